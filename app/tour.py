@@ -51,7 +51,7 @@ class Tour(QObject):
         self._pictures = 0
         self._since = 0.0
         self.until: Until | None = None  # what the script waits for
-        self._script = self._moments()
+        self._script = self._stages()
         self._timer = QTimer(self)
         self._timer.timeout.connect(self.poll)
         self.exit_status = 1
@@ -79,7 +79,7 @@ class Tour(QObject):
 
     # ---- the script ----------------------------------------------------------------------------------------------
 
-    def _moments(self) -> Iterator[Until]:
+    def _stages(self) -> Iterator[Until]:
         shell, window = self._shell, self._shell.window
         trigger = window.actions_
         if self._arguments.snapshot is not None:

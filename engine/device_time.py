@@ -9,24 +9,24 @@ import torch
 from msgspec import Struct
 
 
-class DeviceMoment(Protocol):
+class DeviceTime(Protocol):
     """A point in time on a device."""
 
-    def ms_since(self, earlier: DeviceMoment) -> float:
+    def ms_since(self, earlier: DeviceTime) -> float:
         """Milliseconds between two points; both must have been reached."""
 
 
-class HostMark(Struct, frozen=True):
+class HostTime(Struct, frozen=True):
     """A point in time on the host's clock."""
 
     seconds: float
 
-    def ms_since(self, earlier: DeviceMoment) -> float:
-        assert isinstance(earlier, HostMark)
+    def ms_since(self, earlier: DeviceTime) -> float:
+        assert isinstance(earlier, HostTime)
         return (self.seconds - earlier.seconds) * 1e3
 
 
-class DeviceMark:
+class EventTime:
     """An event queued on a GPU, reached when all work queued before it is done."""
 
     def __init__(self, device: torch.device) -> None:
@@ -37,14 +37,14 @@ class DeviceMark:
             self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             self.event.record(torch.cuda.current_stream(device))
 
-    def ms_since(self, earlier: DeviceMoment) -> float:
+    def ms_since(self, earlier: DeviceTime) -> float:
         """Milliseconds between two events; waits until this one is reached."""
-        assert isinstance(earlier, DeviceMark)
+        assert isinstance(earlier, EventTime)
         self.event.synchronize()
         return float(earlier.event.elapsed_time(self.event))
 
 
-def mark(device: torch.device) -> DeviceMoment:
+def device_now(device: torch.device) -> DeviceTime:
     """The present point in time on the device: on a GPU, the end of all work queued so far."""
     has_events = device.type == "cuda" or (device.type == "mps" and hasattr(torch.mps, "Event"))
-    return DeviceMark(device) if has_events else HostMark(time.perf_counter())
+    return EventTime(device) if has_events else HostTime(time.perf_counter())

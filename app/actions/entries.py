@@ -15,7 +15,7 @@ from app.dialogs.manual_pages import GLOSSARY, terms
 from app.kit.labels import prose
 from app.kit.panel_rows import PANELS, TIMELINE
 from app.panels.prompt.words import CHAT, IDS, TEXT
-from app.window.menus import RecentFiles, moment_words
+from app.window.menus import RecentFiles, time_words
 from app.window.palette import Entry
 from engine.spec.lenses import LENSES
 
@@ -105,6 +105,6 @@ def _recent_sessions(shell: Shell) -> Iterator[Entry]:
     if not kept:
         yield Entry("recent.sessions", "Recent sessions", shell.window.sessions.clear, "recent", why_not="none yet")
     for session in kept:
-        name = f"Recent session: {prose(session.title)} · {moment_words(session.written)}"
+        name = f"Recent session: {prose(session.title)} · {time_words(session.written)}"
         do = partial(shell.session_wanted.emit, session.path)
         yield Entry(f"recent.{session.path}", name, do, "recent, former session", prose(str(session.path)))

@@ -189,7 +189,7 @@ RUN = (
         ), (
             Action("run.kept", "", "Checkpoints kept in memory…",
                    "How much memory the caches of steps you left may take, and what they take",
-                   dialogs.ask_kept_limit, also="memory limit, moments, snapshots in memory, undo memory"),
+                   dialogs.ask_kept_limit, also="memory limit, snapshots in memory, undo memory"),
         ))),
         Submenu("Pace", (tuple(_pace(pace, f"Alt+{number}") for number, pace in enumerate(PACES.values(), 1)),)),
         _on_timeline("timeline.play", "Space", "Replay recorded steps", "On the timeline: play from here, and stop",

@@ -43,12 +43,12 @@ class AnswerView(View[State]):
         command = self.question() if is_visible else None
         if command is None or (self._is_waiting and command == self._asked[0]):
             return
-        key = command, self._moment(command)
+        key = command, self._wanted_from(command)
         if key != self._asked:
             self._asked, self._is_waiting = key, True
             self.wants.emit(Question(command, self._on_answer, self._on_refusal, slot=self.title))
 
-    def _moment(self, command: Any) -> Hashable:
+    def _wanted_from(self, command: Any) -> Hashable:
         """What the answer depends on besides the question."""
         server = self._models.servers.now
         if command.server:

@@ -133,7 +133,7 @@ class MapView(View[State]):
 
     @property
     def _shown_seq_id(self) -> int:
-        """The sequence that the picture shows, which for a moment may not be the selected one."""
+        """The sequence that the picture shows, which for a while may not be the selected one."""
         picture = self.picture
         return self._models.selection.now.seq_id if picture is None else int(picture.request.seq_id)
 

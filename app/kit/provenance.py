@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.heatmap_marks import since_words
-from app.kit.moment_words import branch_name
+from app.kit.step_words import branch_name
 from app.models import Models, RowEviction
 from app.models.loaded import layer_label
 from engine.counted import counted

@@ -296,7 +296,7 @@ class Timeline(Path, QObject):
 
     def add_node(self, added: NodeAdded) -> None:
         """Add a node without a step. A change of mode that is in no node yet is now recorded in it, also where another
-        moment is visited next."""
+        step is visited next."""
         if self._since_change is not None:
             self._changed[added.node.step] = self._since_change
         self.history.add(added)

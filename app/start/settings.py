@@ -41,7 +41,7 @@ class Settings:
     set_aside: Path | None = None
     recent_snapshots: list[str] = field(default_factory=list)
     loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded; its source is unused
-    kept_bytes: int | None = None  # that earlier moments may take in memory; None: the engine's default
+    kept_bytes: int | None = None  # that earlier steps may take in memory; None: the engine's default
     breakpoints: list[str] = field(default_factory=list)  # conditions; a sign marks one that is switched off
     _overruled: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # name: value for this run, value in the file
 
@@ -135,7 +135,7 @@ def _engine(store: QSettings) -> ClientChoice:
 
 
 def _kept_bytes(store: QSettings) -> int | None:
-    """Return what earlier moments may take in memory; None for an invalid value, so that the engine decides."""
+    """Return what earlier steps may take in memory; None for an invalid value, so that the engine decides."""
     mib = _text(store, "run/kept_mib", "")
     return int(mib) << 20 if mib.isdecimal() and len(mib) <= MAX_MIB_DIGITS else None
 

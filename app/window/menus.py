@@ -51,7 +51,7 @@ def _name(entry: Action | Submenu) -> str:
     return entry.title if isinstance(entry, Submenu) else entry.name
 
 
-def moment_words(seconds: float) -> str:
+def time_words(seconds: float) -> str:
     """A time since 1970 as the day and the minute: `23 Nov, 21:30`."""
     return f"{datetime.fromtimestamp(seconds):%d %b, %H:%M}"
 
@@ -73,7 +73,7 @@ class RecentFiles(QMenu):
 
     def set_sessions(self, sessions: Sequence[KeptSession]) -> None:
         """List these sessions by title, with the time of their end."""
-        self._list((str(each.path), each.title, moment_words(each.written)) for each in sessions[:MOST_LISTED])
+        self._list((str(each.path), each.title, time_words(each.written)) for each in sessions[:MOST_LISTED])
 
     def _list(self, files: Iterable[tuple[str, str, str]]) -> None:
         self.clear()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from engine.device_time import DeviceMoment, mark
+from engine.device_time import DeviceTime, device_now
 
 LayerPart = Literal["attention", "cache", "dequantise", "copies"]
 
@@ -20,26 +20,26 @@ class PartTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._spans: list[tuple[LayerPart, int, DeviceMoment, DeviceMoment]] = []
-        self._open: list[tuple[LayerPart, int, DeviceMoment]] = []
+        self._spans: list[tuple[LayerPart, int, DeviceTime, DeviceTime]] = []
+        self._open: list[tuple[LayerPart, int, DeviceTime]] = []
 
     @contextmanager
     def timed(self, part: LayerPart, layer: int) -> Iterator[None]:
         """Count the time spent inside this context as `part` of `layer`."""
-        began = mark(self._device)
+        began = device_now(self._device)
         if self._open:
             self._close(*self._open[-1], began)
         self._open.append((part, layer, began))
         try:
             yield
         finally:
-            ended = mark(self._device)
+            ended = device_now(self._device)
             self._close(*self._open.pop(), ended)
             if self._open:
                 outer = self._open[-1]
                 self._open[-1] = (outer[0], outer[1], ended)
 
-    def _close(self, part: LayerPart, layer: int, began: DeviceMoment, ended: DeviceMoment) -> None:
+    def _close(self, part: LayerPart, layer: int, began: DeviceTime, ended: DeviceTime) -> None:
         self._spans.append((part, layer, began, ended))
 
     def parts_ms(self) -> dict[tuple[LayerPart, int], float]:

@@ -466,7 +466,7 @@ class SequenceCache:
         layouts."""
 
     def set_owner(self, seq_id: int) -> None:
-        """Note that this cache's pages belong to `seq_id`, or to a saved moment; nothing outside paged layouts."""
+        """Note that this cache's pages belong to `seq_id`, or to a kept checkpoint; nothing outside paged layouts."""
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """For each page table, the pages in logical order when the sequence had `num_tokens` tokens; empty outside
@@ -482,7 +482,7 @@ class SequenceCache:
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
         """Fill this cache with what another one of the same layout held at `num_tokens` tokens. Returns False, and
         leaves this cache empty, where that cannot be copied exactly. `as_itself`: it is the same sequence at an earlier
-        moment, and keeps its log of lost rows."""
+        step, and keeps its log of lost rows."""
         if self.spec.recomputes:
             # safe to share: every step recomputes into a new cache and never writes to this one
             self._set_live(other.live)

@@ -256,7 +256,7 @@ def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     recorder = SessionRecorder()
     now = StateChanged(session.status(SamplingParams(draws=NEWEST_DRAWS), None, running=False))
     told: dict[int, StepRecord | NodeAdded] = {record.step: record for record in records}
-    for node in (moment.node for moment in session.history.tree if moment.node.work is None):
+    for node in (checkpoint.node for checkpoint in session.history.tree if checkpoint.node.work is None):
         texts = tuple(map(session.text_of, replacing_tokens(node.changes)))
         told[node.step] = NodeAdded(node, is_live=True, texts=texts)
     recorder.take([now, *(told[step] for step in sorted(told)), now])

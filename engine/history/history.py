@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from engine.history.journal import Journal
 from engine.history.late_surprisal import LateSurprisal
 from engine.history.state import SequenceState, States
-from engine.history.tree import Moment, Tree
+from engine.history.tree import Checkpoint, Tree
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import Change
 from engine.wire.tree import Node
@@ -114,18 +114,18 @@ class History:
         self,
         step: int,
         seq_id: int,
-        mark: SequenceState,
+        state: SequenceState,
         cache: CacheSpec,
         logits: torch.Tensor | None,
         attention: dict[int, torch.Tensor],
     ) -> None:
         """Begin the history of a session that continues a snapshot: its first node is `step`, after which one sequence
-        is as `mark` says, with these logits `[V]` and attention rows `[H, S]` by layer."""
+        is as `state` says, with these logits `[V]` and attention rows `[H, S]` by layer."""
         self.restart()
         self.next_step = step
         if logits is not None:
             self.log(seq_id, logits, attention)
-        self.add({seq_id: mark}, Node(step, None, (), cache))
+        self.add({seq_id: state}, Node(step, None, (), cache))
 
     @property
     def last_step(self) -> int | None:
@@ -165,10 +165,10 @@ class History:
         for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.drop((self.next_step, seq_id))
 
-    def add(self, marks: States, node: Node) -> None:
-        """Add a finished step, or another node, to the tree and the path. `marks` are those of all sequences after it.
+    def add(self, states: States, node: Node) -> None:
+        """Add a finished step, or another node, to the tree and the path. `states` are those of all sequences after it.
         Raises and changes nothing on failure; afterwards the step cannot fail any more."""
-        self.tree.add(Moment(node, marks))
+        self.tree.add(Checkpoint(node, states))
         try:
             self.journal.add(node.step)
         except BaseException:
@@ -177,13 +177,13 @@ class History:
         self.changes.clear()
         self.next_step = node.step + 1
 
-    def add_changes(self, marks: States, cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
+    def add_changes(self, states: States, cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest node a node of their own; None where there are none, unless
         `is_empty_allowed`."""
         if not (self.changes or is_empty_allowed):
             return None
         node = Node(self.next_step, self.last_step, tuple(self.changes), cache)
-        self.add(marks, node)
+        self.add(states, node)
         self.added.append(node)
         return node
 
@@ -195,8 +195,8 @@ class History:
     def copy_path(self, other: History, step: int | None) -> None:
         """Copy the path to `step` from another history into this empty one, to continue after that step."""
         for between in other.tree.path(step):
-            moment = other.tree.at(between)
-            self.tree.add(Moment(moment.node, moment.states))
+            checkpoint = other.tree.at(between)
+            self.tree.add(Checkpoint(checkpoint.node, checkpoint.states))
         self.journal.add(*other.tree.path(step))
 
     def go_to(self, step: int | None) -> None:
@@ -246,23 +246,23 @@ class History:
 
     def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState]]:
         """The steps of the live path from the newest back, while a sequence had at `least` so many tokens, and its
-        marks. Steps after which it (or the sequence it was forked from) had tokens that were replaced since are left
+        states. Steps after which it (or the sequence it was forked from) had tokens that were replaced since are left
         out."""
         now = self._now(seq_id)
         for step in reversed(self.journal.steps):
-            mark = self.journal.mark_of(*self.journal.owner(seq_id, step))
-            if mark is None or mark.num_tokens < least:
+            state = self.journal.state_of(*self.journal.owner(seq_id, step))
+            if state is None or state.num_tokens < least:
                 return
-            is_of_now = now is None or mark.num_tokens <= now.num_same(step)
-            if is_of_now and self.journal.mark(seq_id, step) is mark:
-                yield step, mark
+            is_of_now = now is None or state.num_tokens <= now.num_same(step)
+            if is_of_now and self.journal.state(seq_id, step) is state:
+                yield step, state
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
         """The attention weights `[H, S]` by layer of the step after which a sequence had `num_tokens` tokens; empty
         where they are not kept."""
-        for _, mark in self._back_from_now(seq_id, num_tokens):
-            rows = self.attention.get(mark.computed_by)
-            if mark.num_tokens == num_tokens and rows is not None:
+        for _, state in self._back_from_now(seq_id, num_tokens):
+            rows = self.attention.get(state.computed_by)
+            if state.num_tokens == num_tokens and rows is not None:
                 return rows
         return {}
 
@@ -270,12 +270,12 @@ class History:
         """The attention weights `[H, S]` by layer that are kept of the queries of a sequence's first `num_tokens`
         tokens, by position."""
         found: dict[int, dict[int, torch.Tensor]] = {}
-        for _, mark in self._back_from_now(seq_id, 1):
-            rows = self.attention.get(mark.computed_by)
+        for _, state in self._back_from_now(seq_id, 1):
+            rows = self.attention.get(state.computed_by)
             if rows is None and found:
                 break  # the log keeps the latest
-            if rows is not None and 0 < mark.num_tokens <= num_tokens:
-                found.setdefault(mark.num_tokens - 1, rows)
+            if rows is not None and 0 < state.num_tokens <= num_tokens:
+                found.setdefault(state.num_tokens - 1, rows)
         return found
 
     def written_rows(
@@ -284,9 +284,9 @@ class History:
         """K and V `[H_kv, D]` by layer of a position, as its step wrote them; empty where they are not kept. The rows
         of a layer end with the newest token of their step, or before the position in `stops`."""
         ends = stops or {}
-        for _, mark in self._back_from_now(seq_id, position + 1):
-            entry = self.rows.get(mark.computed_by) or {}
-            backs = {key: ends.get(key // 2, mark.num_tokens) - position for key in entry}
+        for _, state in self._back_from_now(seq_id, position + 1):
+            entry = self.rows.get(state.computed_by) or {}
+            backs = {key: ends.get(key // 2, state.num_tokens) - position for key in entry}
             found = {key: rows[:, -backs[key]] for key, rows in entry.items() if 0 < backs[key] <= rows.shape[1]}
             if found:
                 return {key // 2: (found[key], found[key + 1]) for key in found if key % 2 == 0 and key + 1 in found}
@@ -296,17 +296,22 @@ class History:
         """The logits still kept of all steps that computed a sequence up to more than `above` tokens, as far as it
         still has the same tokens. O(steps since it had more)."""
         found = []
-        for step, mark in self._back_from_now(seq_id, above + 1):
-            entry = self.logits.get(mark.computed_by)
-            if entry is not None and mark.computed_by is not None and mark.computed_by[0] == step and step in self.tree:
-                found.append(LoggedLogits(step, mark.num_tokens, entry[0], self.tree.at(step).node.cache))
+        for step, state in self._back_from_now(seq_id, above + 1):
+            entry = self.logits.get(state.computed_by)
+            if (
+                entry is not None
+                and state.computed_by is not None
+                and state.computed_by[0] == step
+                and step in self.tree
+            ):
+                found.append(LoggedLogits(step, state.num_tokens, entry[0], self.tree.at(step).node.cache))
         return found[::-1]
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step that computed a sequence up to exactly `num_tokens` tokens; None where none is known."""
-        for step, mark in self._back_from_now(seq_id, num_tokens):
-            if mark.num_tokens == num_tokens:
-                return step if mark.computed_by is None else mark.computed_by[0]
+        for step, state in self._back_from_now(seq_id, num_tokens):
+            if state.num_tokens == num_tokens:
+                return step if state.computed_by is None else state.computed_by[0]
         return None
 
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:
@@ -314,8 +319,8 @@ class History:
         there is none."""
         now = self._now(seq_id)
         for step in self.journal.steps:
-            mark = self.journal.mark(seq_id, step)
+            state = self.journal.state(seq_id, step)
             is_of_now = now is None or now.num_same(step) >= num_tokens
-            if is_of_now and mark is not None and mark.num_tokens >= num_tokens:
+            if is_of_now and state is not None and state.num_tokens >= num_tokens:
                 return step
         return self.last_step

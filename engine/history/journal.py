@@ -78,14 +78,14 @@ class Journal:
         segment = next(self._lineage(seq_id, step))
         return segment.owner, segment.last
 
-    def mark(self, seq_id: int, step: int) -> SequenceState | None:
+    def state(self, seq_id: int, step: int) -> SequenceState | None:
         """The state of a sequence after a step, or of the one that it was forked from later; None where it did not
         exist or had tokens that the fork did not take."""
         segment = next(self._lineage(seq_id, step))
-        mark = self.mark_of(segment.owner, segment.last)
-        return mark if mark is not None and mark.num_tokens <= segment.length else None
+        state = self.state_of(segment.owner, segment.last)
+        return state if state is not None and state.num_tokens <= segment.length else None
 
-    def mark_of(self, owner: int, step: int) -> SequenceState | None:
+    def state_of(self, owner: int, step: int) -> SequenceState | None:
         """The state of exactly this sequence after a step, without following forks."""
         states = self.at(step)
         return states.get(owner) if states else None
@@ -93,8 +93,8 @@ class Journal:
     def computed_by(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step up to `step` that computed a sequence, and the `seq_id` that it computed: the sequence
         itself, or the one that it was forked from. None where none is known."""
-        mark = self.mark(seq_id, step)
-        return None if mark is None else mark.computed_by
+        state = self.state(seq_id, step)
+        return None if state is None else state.computed_by
 
     def forward_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
         """The length of a sequence after each step up to `until` that computed it since it last began: forwards that
@@ -102,11 +102,11 @@ class Journal:
         lengths: list[int] = []
         for segment in reversed([*self._lineage(seq_id, self.newest + 1 if until is None else until)]):
             for at in self.steps[: bisect_right(self.steps, segment.last)]:
-                mark = self._tree.states(at).get(segment.owner)
-                if mark is None or mark.num_tokens > segment.length:
+                state = self._tree.states(at).get(segment.owner)
+                if state is None or state.num_tokens > segment.length:
                     continue
-                if lengths and mark.num_tokens < lengths[-1]:
+                if lengths and state.num_tokens < lengths[-1]:
                     lengths = []  # it was preempted, and prefilled again
-                if mark.num_tokens > (lengths[-1] if lengths else 0):
-                    lengths.append(mark.num_tokens)
+                if state.num_tokens > (lengths[-1] if lengths else 0):
+                    lengths.append(state.num_tokens)
         return lengths

@@ -17,7 +17,7 @@ MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes
 
 
 @dataclass(eq=False, slots=True)
-class Moment:
+class Checkpoint:
     """A node of the history tree, and the states of all sequences after it."""
 
     node: Node
@@ -25,34 +25,34 @@ class Moment:
 
 
 class Tree(TreeShape):
-    """The history tree: moments by step. Along a path from the root the numbers ascend; the root itself, an empty
+    """The history tree: checkpoints by step. Along a path from the root the numbers ascend; the root itself, an empty
     session, is None."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._moments: dict[int, Moment] = {}
+        self._checkpoints: dict[int, Checkpoint] = {}
         self._num_replacements = 0  # edits that replaced tokens, ever: while 0, no search for one is needed
 
-    def __iter__(self) -> Iterator[Moment]:
+    def __iter__(self) -> Iterator[Checkpoint]:
         """In the order in which they were made."""
-        return iter(self._moments.values())
+        return iter(self._checkpoints.values())
 
     @property
     def nodes(self) -> dict[int, Node]:
         """The nodes by their step."""
-        return {step: moment.node for step, moment in self._moments.items()}
+        return {step: checkpoint.node for step, checkpoint in self._checkpoints.items()}
 
     def states(self, step: int) -> States:
         """The states after a step; empty where it is none, or is not known any more."""
-        return self._moments[step].states if step in self._moments else {}
+        return self._checkpoints[step].states if step in self._checkpoints else {}
 
-    def add(self, moment: Moment) -> None:
-        """Add a moment; beyond `MAX_STEPS` the oldest are dropped. A sequence that has not changed shares its state
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Add a checkpoint; beyond `MAX_STEPS` the oldest are removed. A sequence that has not changed shares its state
         at the parent, to save memory."""
-        if len(self._moments) + 1 >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion lays all lines anew
+        if len(self._checkpoints) + 1 >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion lays all lines anew
             for step in self.remove_oldest_nodes(MAX_STEPS - 1):
-                del self._moments[step]
-        node, states = moment.node, moment.states
+                del self._checkpoints[step]
+        node, states = checkpoint.node, checkpoint.states
         before = {} if node.parent is None else self.states(node.parent)
         for seq_id, state in states.items():
             if (known := before.get(seq_id)) == state and known is not None:
@@ -60,31 +60,31 @@ class Tree(TreeShape):
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
         num_replacements = sum(isinstance(edit, ReplaceTokens) for edit in edits)
         self.add_node(node.step, node.parent)
-        self._moments[node.step] = moment
+        self._checkpoints[node.step] = checkpoint
         self._num_replacements += num_replacements
 
     def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
         """Set the checksums of the rows that a step wrote, which are known only after it was added; nothing where the
         step was dropped meanwhile."""
-        if checksums and (moment := self._moments.get(step)) is not None:
-            moment.node = replace(moment.node, checksums=checksums)
+        if checksums and (checkpoint := self._checkpoints.get(step)) is not None:
+            checkpoint.node = replace(checkpoint.node, checksums=checksums)
 
-    def at(self, step: int) -> Moment:
-        """The moment of a step, or an `InputError` that says which steps are known."""
-        if (moment := self._moments.get(step)) is None:
-            known = f"steps {min(self._moments)} … {max(self._moments)} are kept" if self._moments else ""
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of a step, or an `InputError` that says which steps are known."""
+        if (checkpoint := self._checkpoints.get(step)) is None:
+            known = f"steps {min(self._checkpoints)} … {max(self._checkpoints)} are kept" if self._checkpoints else ""
             raise InputError(f"There is no step {step} to go to: {known or 'nothing was stepped yet'}.")
-        return moment
+        return checkpoint
 
     def parent(self, step: int) -> int | None:
         """The parent of a step; None where that is the root, or is not known any more."""
-        parent = self._moments[step].node.parent
-        return parent if parent in self._moments else None
+        parent = self._checkpoints[step].node.parent
+        return parent if parent in self._checkpoints else None
 
     def has_other_text(self, step: int, later: int | None) -> bool:
         """Whether an edit replaced tokens on the path from `step` to `later`."""
         for between in self.path(later, above=step) if self._num_replacements else ():
-            edits = (c.edit for c in self._moments[between].node.changes if isinstance(c, EditMade))
+            edits = (c.edit for c in self._checkpoints[between].node.changes if isinstance(c, EditMade))
             if any(isinstance(edit, ReplaceTokens) for edit in edits):
                 return True
         return False
@@ -94,7 +94,7 @@ class Tree(TreeShape):
         others."""
         found = self.computed_by(seq_id, step)
         while found is not None:
-            work = self._moments[found[0]].node.work
+            work = self._checkpoints[found[0]].node.work
             if work is not None and len(work.parts) > 1:
                 return True
             if (before := self.parent(found[0])) is None:
@@ -104,31 +104,31 @@ class Tree(TreeShape):
 
     def has_root(self, step: int) -> bool:
         """Whether the path to a step is known from its beginning."""
-        return self._moments[self.path(step)[0]].node.parent is None
+        return self._checkpoints[self.path(step)[0]].node.parent is None
 
     def needed_for(self, step: int) -> list[int]:
         """The steps that a replay of `step` needs (see the function `needed_for`); raises `InputError` where a step
         that is referred to is not known any more."""
         found = needed_for(self.at(step).node.step, self._node)
         for at in found:
-            for source in referred_to(self._moments[at].node.changes):
+            for source in referred_to(self._checkpoints[at].node.changes):
                 self.at(source)
         return found
 
     def _node(self, step: int) -> Node | None:
-        return self._moments[step].node if step in self._moments else None
+        return self._checkpoints[step].node if step in self._checkpoints else None
 
     def computed_by(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step on the path to `step` that computed a sequence or the one that it was forked from, and the
         `seq_id` that it computed. An edit that changed the newest logits counts as computing."""
-        mark = self.states(step).get(seq_id)
-        return None if mark is None else mark.computed_by
+        state = self.states(step).get(seq_id)
+        return None if state is None else state.computed_by
 
     def remove(self, steps: Collection[int]) -> None:
         """Remove steps; `steps` must include all their descendants."""
         self.remove_nodes(steps)
         for step in steps:
-            del self._moments[step]
+            del self._checkpoints[step]
 
 
 def needed_for(step: int, node_at: Callable[[int], Node | None]) -> list[int]:

@@ -196,7 +196,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self._alike: dict[tuple[Place, ...], Alike] = {}
-        self._shown: tuple[object, dict[Place, LayerCount]] = None, {}  # of which moment, and all rows of then
+        self._shown: tuple[object, dict[Place, LayerCount]] = None, {}  # of which step, and all rows of then
 
     def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
         """The histograms of layers that hold these rows."""

@@ -137,8 +137,8 @@ class Source:
     """One sequence at one step: what is here are the answers of one that holds nothing. Positions are those of tokens,
     from 0 on; a part is K or V.
 
-    `owner` is what the rows belong to: sources with the same owners are moments of the same rows, so that cells and
-    counts of final rows are reused among them. `stamp`: equal if the rows of two such moments are. `half` tells which
+    `owner` is what the rows belong to: sources with the same owners are steps of the same rows, so that cells and
+    counts of final rows are reused among them. `stamp`: equal if the rows of two such steps are. `half` tells which
     layers have the newest rows while a step is suspended. `why_not` says why there are no rows; empty where there are.
     `rotation` is how keys were turned by their positions, or why that is not known. `queries`: the attention of earlier
     queries; None where only that of the newest may be known.
@@ -285,7 +285,7 @@ class LiveSource(Source):
     """A sequence of a session when it had `num_tokens` tokens, read from its `cache`.
 
     `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
-    rows as far as they are exact. `is_past`: some of the moves came after the moment that is meant, even if the
+    rows as far as they are exact. `is_past`: some of the moves came after the step that is meant, even if the
     sequence had as many tokens then as now. `is_as_now`: the rows as they are held now are meant, up to `num_tokens`.
     `kept_by`: another object once rows that were there before may have other numbers. `full`: what layers held when
     they held all rows, which tells the form of those that come.

@@ -83,7 +83,7 @@ class WatchedPicture:
 class Watcher:
     """The pictures that a window watches. It is called after every step, and returns what is to be sent of them.
 
-    All of them are sent together and after the same step, so that pictures side by side show the same moment. Those
+    All of them are sent together and after the same step, so that pictures side by side are of the same step. Those
     that are too large for a slow line are coarser during a run, and follow whole when no step does.
     """
 

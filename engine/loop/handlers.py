@@ -166,7 +166,7 @@ def _make_edit(loop: EngineLoop, command: commands.MakeEdit) -> None:
 
 
 def _go(loop: EngineLoop, go: Callable[[Callable[[], None]], str | None]) -> None:
-    """Go to another moment with `go`, which returns how its rows came; None where the live node stayed."""
+    """Go to another step with `go`, which returns how its rows came; None where the live node stayed."""
     session, began = loop.session, time.perf_counter()
     loop.steps.end()
     loop.reporter.begin("Going to another step")

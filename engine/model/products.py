@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from engine.device_time import mark
+from engine.device_time import device_now
 
 TIMES = 5
 
@@ -27,7 +27,7 @@ def products_ms(model: nn.Module, device: torch.device) -> float:
 
 
 def _once(work: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> float:
-    began = mark(device)
+    began = device_now(device)
     for weight, vector in work:
         nn.functional.linear(vector, weight)
-    return mark(device).ms_since(began)
+    return device_now(device).ms_since(began)

@@ -164,8 +164,8 @@ def pieces(session: SavedSession, created: str) -> list[bytes]:
     fields = [msgspec.json.decode(each, type=dict[str, Raw]) for each in (msgspec.json.encode(head), encoded(session))]
     nodes = msgspec.json.decode(fields[1].pop("nodes", b"[]"), type=list[Raw])
     lines = [b'  "%s": %s' % (name.encode(), raw) for each in fields for name, raw in each.items()]
-    moments = b",\n".join(b"    " + bytes(raw) for raw in nodes)
-    return [b"{\n", b",\n".join(lines), b',\n  "nodes": [\n', moments, b"\n  ]\n}\n"]
+    lines_of_nodes = b",\n".join(b"    " + bytes(raw) for raw in nodes)
+    return [b"{\n", b",\n".join(lines), b',\n  "nodes": [\n', lines_of_nodes, b"\n  ]\n}\n"]
 
 
 def read_session(path: Path) -> ReadSession:

@@ -76,7 +76,7 @@ class JournalFile:
 
 
 def lock_patiently(stream: IO[bytes]) -> None:
-    """Lock a file, trying again for a while: another window that lists journals holds each lock for a moment."""
+    """Lock a file, trying again for a while: another window that lists journals holds each lock for a short time."""
     for rest in reversed(range(LOCK_ATTEMPTS)):
         try:
             lock(stream)

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from engine.cache.part_timer import LayerPart, PartTimer
-from engine.device_time import DeviceMoment, mark
+from engine.device_time import DeviceTime, device_now
 from engine.wire.records import LayerTimes, Timings
 
 TimedPart = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
@@ -23,8 +23,8 @@ class StepClock:
 
     def __init__(self, device: torch.device, before: StepClock | None = None) -> None:
         self._device = device
-        self._laps: list[tuple[TimedPart, DeviceMoment]] = []
-        self._start = mark(self._device) if before is None else before._last
+        self._laps: list[tuple[TimedPart, DeviceTime]] = []
+        self._start = device_now(self._device) if before is None else before._last
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
         self.encoder_s = 0.0  # seconds of the forward that the encoder took
@@ -35,12 +35,12 @@ class StepClock:
             self.lap("gap")
 
     @property
-    def _last(self) -> DeviceMoment:
+    def _last(self) -> DeviceTime:
         return self._laps[-1][1] if self._laps else self._start
 
     def lap(self, part: TimedPart) -> None:
         """Add the time since the last lap to this part."""
-        self._laps.append((part, mark(self._device)))
+        self._laps.append((part, device_now(self._device)))
 
     @contextmanager
     def stopped(self, part: TimedPart) -> Iterator[None]:
@@ -60,9 +60,9 @@ class StepClock:
         """What each part took, in milliseconds; on a GPU this waits until the device has finished the step."""
         total: dict[TimedPart, float] = dict.fromkeys(("prepare", "forward", "sample", "observe", "gap", "apart"), 0.0)
         before = self._start
-        for part, moment in self._laps:
-            total[part] += moment.ms_since(before)
-            before = moment
+        for part, lap in self._laps:
+            total[part] += lap.ms_since(before)
+            before = lap
         wall_ms = (self.host_end - self._host_start) * 1e3 - total["apart"]
         encoder_ms, compile_ms = self.encoder_s * 1e3, self.compile_s * 1e3
         return Timings(

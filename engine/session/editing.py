@@ -16,7 +16,7 @@ from engine.history.state import ALL_TOKENS, Move
 from engine.session.atomic import atomic
 from engine.session.change_mode import set_mode
 from engine.session.edits.apply import EditOutcome, apply_edit, changes_rows
-from engine.session.edits.numbers import RowsFrom, RowsOfMoment
+from engine.session.edits.numbers import RowsFrom, RowsOfStep
 from engine.session.live import LiveSequence, close_all, on_failure
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
@@ -182,4 +182,4 @@ def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check)
     for index in range(len(cache.layers)):
         if (rows := cache.rows(index)) is not None:
             held[index] = rows
-    return RowsOfMoment(held, where)
+    return RowsOfStep(held, where)

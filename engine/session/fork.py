@@ -26,12 +26,12 @@ from engine.wire.events import ForkMade
 @dataclass(frozen=True, eq=False)
 class ForkOrigin:
     """Where the rows of a fork come from: sequence `owner` (the forked sequence, or the one that it was itself forked
-    from after `step`), as `mark` says it was after `step`. `journal` is that of the path to `step`; None: the live
+    from after `step`), as `state` says it was after `step`. `journal` is that of the path to `step`; None: the live
     one."""
 
     owner: int
     step: int
-    mark: SequenceState
+    state: SequenceState
     journal: Journal | None
 
 
@@ -79,24 +79,24 @@ class Forking:
         then = history.tree.at(step).node.cache
         is_live = history.journal.at(step) is not None
         journal = history.journal if is_live else history.journal_to(step)
-        mark = journal.mark(seq_id, step)
-        if mark is None and seq_id >= self._live.next_id:
+        state = journal.state(seq_id, step)
+        if state is None and seq_id >= self._live.next_id:
             self._live.get(seq_id)
-        mark = check_can_be_forked(seq_id, step, mark, then, self._live.mode.spec)
+        state = check_can_be_forked(seq_id, step, state, then, self._live.mode.spec)
         owner, last = journal.owner(seq_id, step)
-        return ForkOrigin(owner, last, mark, None if is_live else journal)
+        return ForkOrigin(owner, last, state, None if is_live else journal)
 
     def _forked(self, sequence: SequenceState, seq_id: int, origin: ForkOrigin | None) -> SequenceState:
         """The state of a fork with where its rows come from: those of the sequence `seq_id` until then, and from there
         on its own."""
         journal, spec, count = self._history.journal, self._live.mode.spec, sequence.num_tokens
-        newest, moves = journal.newest, sequence.moves if origin is None else origin.mark.moves
+        newest, moves = journal.newest, sequence.moves if origin is None else origin.state.moves
         if not moves:  # the sequence was added after that step and had no rows
             moves = (Move(newest, 0, spec),)
         if moves[-1].cache != spec:
             before = moves[-1].cache
             moves += (Move.to_mode(newest, count, before, spec, is_converted=True, has_evicted=False),)
-        origins = sequence.origins if origin is None else origin.mark.origins
+        origins = sequence.origins if origin is None else origin.state.origins
         if newest >= 0:
             owner, last = (seq_id, newest) if origin is None else (origin.owner, origin.step)
             if origin is not None and origin.journal is not None:
@@ -131,11 +131,11 @@ class Forking:
                 for name in names:
                     if name not in source.sequences or not self._restorer.descends_from(source, origin.step):
                         continue
-                    child = self._new_child(origin.mark.forked())
+                    child = self._new_child(origin.state.forked())
                     child.set_logits(logits)
-                    if not origin.mark.num_tokens:
+                    if not origin.state.num_tokens:
                         return child, "its rows are computed when it goes on"
-                    if copy_rows(source, source.sequences[name], child.cache, origin.step, origin.mark.num_tokens):
+                    if copy_rows(source, source.sequences[name], child.cache, origin.step, origin.state.num_tokens):
                         return child, rows_in_words(child.cache)
                     child.cache.close()
         return self._fork_replayed(origin)
@@ -179,15 +179,15 @@ def rows_in_words(cache: SequenceCache) -> str:
 
 
 def check_can_be_forked(
-    seq_id: int, step: int, mark: SequenceState | None, then: CacheSpec, now: CacheSpec
+    seq_id: int, step: int, state: SequenceState | None, then: CacheSpec, now: CacheSpec
 ) -> SequenceState:
     """The state of a sequence after a step, or an `InputError` that says why it cannot be forked there in the present
     cache mode."""
-    if mark is None:
+    if state is None:
         raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
     if then != now and not (then.is_exact and now.is_exact):
         raise InputError(
             f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
             "go to that step first, then fork."
         )
-    return mark
+    return state

@@ -13,7 +13,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import SequenceState
-from engine.history.tree import Moment
+from engine.history.tree import Checkpoint
 from engine.model.loader import LoadedModel
 from engine.session.atomic import StateBefore
 from engine.session.kept import KeptStates, SessionState
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 
 def fork_of(
-    model: LoadedModel, sources: list[SessionState], moment: Moment, scheduled: frozenset[int]
+    model: LoadedModel, sources: list[SessionState], checkpoint: Checkpoint, scheduled: frozenset[int]
 ) -> SessionState | None:
     """Copies of all sequences as they were at a node; None where a cache no longer holds those rows. Each comes from
     the first of the `sources`, states that descend from the node, that has the sequence; the copies are in
     the page pool of the first source. In a recomputing layout the rows of sequences in `scheduled` are not copied,
     since the next step computes them."""
-    mode = mode_for(model, sources[0], moment.node.cache)
+    mode = mode_for(model, sources[0], checkpoint.node.cache)
     if mode is None:
         return None
-    state = SessionState(moment.node.step, mode, {})
+    state = SessionState(checkpoint.node.step, mode, {})
     with suppress(PoolExhausted, InputError, MemoryError), on_failure(state.close):
-        for seq_id, mark in moment.states.items():
+        for seq_id, was in checkpoint.states.items():
             source = next((each for each in sources if seq_id in each.sequences), None)
             one = None
             if source is not None:
-                one = sequence_at(source, mode, seq_id, mark, moment.node.step, is_scheduled=seq_id in scheduled)
+                one = sequence_at(source, mode, seq_id, was, checkpoint.node.step, is_scheduled=seq_id in scheduled)
             if source is None or one is None:
                 state.close()
                 return None
@@ -68,19 +68,19 @@ def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> Cache
 
 
 def sequence_at(
-    source: SessionState, mode: CacheMode, seq_id: int, mark: SequenceState, step: int, is_scheduled: bool
+    source: SessionState, mode: CacheMode, seq_id: int, was: SequenceState, step: int, is_scheduled: bool
 ) -> LiveSequence | None:
-    """One sequence as it was at `mark`, with rows copied from its cache in `source`; None where they are gone."""
+    """One sequence as it was at `was`, with rows copied from its cache in `source`; None where they are gone."""
     origin = source.sequences[seq_id]
-    cache = mode.new_cache(seq_id, mark.num_prompt_tokens)
+    cache = mode.new_cache(seq_id, was.num_prompt_tokens)
     with on_failure(cache.close):
         if is_scheduled and cache.spec.recomputes:
-            cache.num_tokens = mark.num_tokens
-        elif mark.num_tokens and not copy_rows(source, origin, cache, step, mark.num_tokens, as_itself=True):
+            cache.num_tokens = was.num_tokens
+        elif was.num_tokens and not copy_rows(source, origin, cache, step, was.num_tokens, as_itself=True):
             cache.close()
             return None
-        cache.register_prefix(mark.token_ids)
-    return LiveSequence(seq_id, mark, cache)
+        cache.register_prefix(was.token_ids)
+    return LiveSequence(seq_id, was, cache)
 
 
 def copy_rows(
@@ -273,7 +273,7 @@ class StateRestorer:
 
     def _empty_state(self) -> SessionState:
         """The state before the first step: no sequences, in the cache mode of the first node."""
-        first = min((moment.node.step for moment in self._history.tree), default=None)
+        first = min((checkpoint.node.step for checkpoint in self._history.tree), default=None)
         spec = self._live.mode.spec if first is None else self._history.tree.at(first).node.cache
         mode = self._live.mode if spec == self._live.mode.spec else CacheMode(self._model, spec)
         return SessionState(None, mode, {})
@@ -284,8 +284,8 @@ class StateRestorer:
         """A copy of the state after `step`, forked from the first source that descends from it and still holds the rows
         and logits; None if none does. Sequences in `scheduled` need no logits: the next step computes them."""
         tree = self._history.tree
-        moment = tree.at(step)
-        logits = {i: self._history.logits_at(i, step) for i in moment.states}
+        checkpoint = tree.at(step)
+        logits = {i: self._history.logits_at(i, step) for i in checkpoint.states}
         missing = {
             i: at for i in logits if logits[i] is None and i not in scheduled and (at := tree.computed_by(i, step))
         }
@@ -297,7 +297,7 @@ class StateRestorer:
             holders = {i: self._with_logits_of(among, i, at) for i, at in missing.items()}
             if any(live is None for live in holders.values()):
                 continue
-            state = fork_of(self._model, among, moment, scheduled)
+            state = fork_of(self._model, among, checkpoint, scheduled)
             if state is not None:
                 for seq_id, live in state.sequences.items():
                     holder = holders.get(seq_id)

@@ -65,15 +65,15 @@ class PictureReader:
         half = None if phases is None else phases.half_written(seq_id)  # how far a suspended step has come
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         sequence, held = live.sequence, exact_provenance(self._live.mode, "live cache")
-        mark = journal.mark(seq_id, node) if node is not None and sequence.moves_since(node) else None
+        state = journal.state(seq_id, node) if node is not None and sequence.moves_since(node) else None
         seen = self._live.seen.of(seq_id, live.cache)
         if seen.queries is None:
             seen.queries = Queries(self._model, live.cache, self._history, live)
         source = LiveSource(
-            live.cache, num_tokens, held, sequence.moves, half, is_past=mark is not None, kept_by=seen,
+            live.cache, num_tokens, held, sequence.moves, half, is_past=state is not None, kept_by=seen,
             queries=seen.queries, turned=lambda: self._model.rotation, full=seen.full,
         )  # fmt: skip
-        if node is not None and mark is not None and not source.at(mark.num_tokens).is_known:
+        if node is not None and state is not None and not source.at(state.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
             if kept is not None and not kept.source.why_not:
                 return kept
@@ -131,15 +131,15 @@ class PictureReader:
 
     def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersPicture:
         attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
-        mark = visible.journal.mark(request.seq_id, request.step)
-        num_attended = mark.num_tokens if mark is not None else source.num_tokens
+        state = visible.journal.state(request.seq_id, request.step)
+        num_attended = state.num_tokens if state is not None else source.num_tokens
         return outliers_picture(request, source, self._geometry, visible.seen, attention, num_attended)
 
     def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         if LENSES[request.lens].reads == "weights":
             return self._newest_query(request, visible)
-        mark = visible.journal.mark(request.seq_id, request.step)
-        count = visible.source.num_tokens if mark is None else mark.num_tokens
+        state = visible.journal.state(request.seq_id, request.step)
+        count = visible.source.num_tokens if state is None else state.num_tokens
         return of_queries(request, visible.source if count == visible.source.num_tokens else visible.source.at(count))
 
     def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
@@ -152,7 +152,7 @@ class PictureReader:
             return NewestQuery(
                 weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
             )
-        mark, computed_by = journal.mark(seq_id, step), journal.computed_by(seq_id, step)
+        state, computed_by = journal.state(seq_id, step), journal.computed_by(seq_id, step)
         row = (history.attention.get(computed_by) or {}).get(request.layer)
         last = history.last_step if visible.is_live else None
         newest = computed_by if step == last else None if last is None else journal.computed_by(seq_id, last)
@@ -161,7 +161,9 @@ class PictureReader:
         if newest is not None and computed_by == newest:
             is_newest = not self._live.get(seq_id).sequence.moves_since(newest[0])
         provenance: Provenance = "live cache" if is_newest else "recorded"
-        if mark is not None and not mark.num_tokens:
+        if state is not None and not state.num_tokens:
             waited = f"The sequence held no rows after step {step}: it waited for room in the pool."
             return NewestQuery(None, 0, provenance, waited)
-        return NewestQuery(row, 0 if mark is None else mark.num_tokens - 1, provenance, "" if row is not None else gone)
+        return NewestQuery(
+            row, 0 if state is None else state.num_tokens - 1, provenance, "" if row is not None else gone
+        )

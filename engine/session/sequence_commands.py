@@ -267,10 +267,10 @@ def branch(session: Session, command: BeginBranch, check: Check = None) -> str |
     if command.step is None:
         begin_branch(session, command, ids)
         return None
-    mark = session.history.tree.at(command.step).states.get(command.seq_id)
-    if mark is None:
+    state = session.history.tree.at(command.step).states.get(command.seq_id)
+    if state is None:
         raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
-    check_room(session, command, mark, ids)
+    check_room(session, command, state, ids)
     return session.go_to(command.step, check, lambda: begin_branch(session, command, ids))
 
 
@@ -283,15 +283,15 @@ def begin_branch(session: Session, command: BeginBranch, ids: tuple[int, ...]) -
         session.force(command.seq_id, ids)
 
 
-def check_room(session: Session, command: BeginBranch, mark: SequenceState, ids: tuple[int, ...]) -> None:
+def check_room(session: Session, command: BeginBranch, state: SequenceState, ids: tuple[int, ...]) -> None:
     """Raise `InputError` before going to a step at which the sequence has no room for another token."""
     assert command.step is not None
     info, longest = session.model.info, session.model.max_length
     spec = session.history.tree.at(command.step).node.cache
     capacity = cache_capacity(spec, longest, info.geometry)
-    is_full = mark.num_tokens >= longest and not is_endless(spec, info)
-    is_full |= capacity is not None and mark.num_tokens >= capacity
-    if ids and not mark.is_prefilling and is_full:
+    is_full = state.num_tokens >= longest and not is_endless(spec, info)
+    is_full |= capacity is not None and state.num_tokens >= capacity
+    if ids and not state.is_prefilling and is_full:
         raise InputError(f"Sequence {command.seq_id} has no room for another token there: choose an earlier step.")
 
 

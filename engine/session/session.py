@@ -253,8 +253,8 @@ class Session:
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest step a node of their own, the live one from then on; None where there are
         none, unless `is_empty_allowed`."""
-        marks = {live.seq_id: live.sequence for live in self.live}
-        return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
+        states = {live.seq_id: live.sequence for live in self.live}
+        return self.history.add_changes(states, self.cache, is_empty_allowed=is_empty_allowed)
 
     def session_at(self, step: int) -> Session:
         """A scratch session with a copy of the state after `step` of any branch, to be read, not stepped; the caller

@@ -47,9 +47,9 @@ class OtherBranches:
 
     def sequence_at(self, seq_id: int, node: int) -> VisibleSequence | None:
         """A sequence as it was at a node of another branch; None if it did not exist there."""
-        moment, journal = self.history.tree.at(node), self._journal(node)
-        mark = moment.states.get(seq_id)
-        if mark is None:
+        checkpoint, journal = self.history.tree.at(node), self._journal(node)
+        there = checkpoint.states.get(seq_id)
+        if there is None:
             return None
         without_tables: VisibleSequence | None = None
         for state in (*self.restorer.sources(), *self.kept.removed):
@@ -57,14 +57,14 @@ class OtherBranches:
             if (
                 live is None
                 or not self.restorer.descends_from(state, node)
-                or not state.holds(seq_id, node, mark.num_tokens)
+                or not state.holds(seq_id, node, there.num_tokens)
             ):
                 continue
             # moves that led to this node itself do not hide its rows
             moves = live.sequence.moves
-            moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
+            moves = tuple(move for move in moves if move.step >= node or move.had < there.num_tokens)
             seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
-            source = LiveSource(live.cache, mark.num_tokens, held, moves, kept_by=seen, full=seen.full)
+            source = LiveSource(live.cache, there.num_tokens, held, moves, kept_by=seen, full=seen.full)
             has_tables = not state.mode.spec.is_paged or all(move.step < node for move in moves)
             found = VisibleSequence(source, journal, seen, has_tables=has_tables, is_live=False)
             if source.is_known:
@@ -74,7 +74,7 @@ class OtherBranches:
         if without_tables is not None:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
-        nothing = Nothing(moment.node.cache, mark.num_tokens, gone)
+        nothing = Nothing(checkpoint.node.cache, there.num_tokens, gone)
         return VisibleSequence(nothing, journal, Seen(nothing), is_live=False)
 
     @property

@@ -152,7 +152,7 @@ def _repeated(source: Source, command: Export) -> dict[str, Any]:
 
 
 def _checksums(session: Session, command: Export) -> dict[str, str]:
-    """Checksums of K and V at the exported moment; empty if its rows are no longer known."""
+    """Checksums of K and V at the exported step; empty if its rows are no longer known."""
     try:
         tensors = snapshot_of(session, Export(Path("unwritten"), command.seq_id, command.num_tokens)).tensors
     except InputError:

@@ -64,13 +64,13 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         raise InputError("The rows of that step are not known any more as they were: go to it first, then export.")
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
-    mark = sequence if is_now or step is None else session.history.journal.mark(command.seq_id, step)
+    state = sequence if is_now or step is None else session.history.journal.state(command.seq_id, step)
     stored = ExportChoice(session, session.cache_of(command.seq_id).stored(count), past, command)
-    tensors = stored.tensors() | tokens(session, command.seq_id, count, mark)
+    tensors = stored.tensors() | tokens(session, command.seq_id, count, state)
     tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(
         "records", record_bytes(command.records)
     )
-    why_not = stored.why_not or ("" if mark is not None and mark.num_tokens == count else "no step ended there")
+    why_not = stored.why_not or ("" if state is not None and state.num_tokens == count else "no step ended there")
     manifest = Manifest(
         VERSION if stored.states else WITHOUT_STATES,
         count,
@@ -91,7 +91,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         tables=stored.tables,
         states=stored.states,
         pyramid=stored.pyramid,
-        sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, mark),
+        sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, state),
         record_fields=record_fields() if command.records else {},
         moments=unrecorded_nodes(step, command.records, session.history.tree.nodes),
     )
@@ -254,11 +254,11 @@ def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int]) -> Non
 # ---- everything else ---------------------------------------------------------------------------------------------
 
 
-def tokens(session: Session, seq_id: int, count: int, mark: SequenceState | None) -> Tensors:
+def tokens(session: Session, seq_id: int, count: int, state: SequenceState | None) -> Tensors:
     """The ids, positions and texts of the tokens computed, and the ids of the prompt's tokens that were not computed
     yet."""
     ids = session.sequence(seq_id).token_ids
-    waiting = ids[count : len(mark.token_ids)] if mark is not None else []
+    waiting = ids[count : len(state.token_ids)] if state is not None else []
     texts = [session.text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:count]]
     return {
         "token_ids": torch.tensor([ids[:count]]),
@@ -293,13 +293,13 @@ def piece_tensors(name: str, pieces: Iterable[bytes]) -> Tensors:
     return {name: raw, f"{name}.offsets": torch.tensor(offsets)}
 
 
-def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: SequenceState | None) -> SequenceEntry:
-    """The entry of a sequence in the manifest, with its state at the mark if there is one."""
-    if mark is None:
+def sequence_entry(seq_id: int, num_prompt_tokens: int, state: SequenceState | None) -> SequenceEntry:
+    """The entry of a sequence in the manifest, with its state at that step if there is one."""
+    if state is None:
         return SequenceEntry(seq_id, num_prompt_tokens)
-    forced = tuple(mark.forced[::-1])
-    entry = SequenceEntry(seq_id, num_prompt_tokens, mark.sampled, mark.sampled_is_forced, forced, mark.stop)
-    return replace(entry, sampling=mark.sampling)
+    forced = tuple(state.forced[::-1])
+    entry = SequenceEntry(seq_id, num_prompt_tokens, state.sampled, state.sampled_is_forced, forced, state.stop)
+    return replace(entry, sampling=state.sampling)
 
 
 def model_facts(model: LoadedModel) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def check(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     _check_states(manifest, entries)
     _check_tables(manifest, entries)
     _check_pyramid(manifest, entries)
-    _check_moment(manifest)
+    _check_sequence(manifest)
     for name, shape in shapes_of_the_rest(n, len(manifest.layers)).items():
         is_needed = name == "positions" or (name == "token_ids" and not manifest.why_not)
         _check_tensor(name, shape, entries, is_needed=is_needed)
@@ -249,7 +249,7 @@ def table_name(number: int) -> str:
     return f"tables.{number}.page_ids"
 
 
-def _check_moment(manifest: Manifest) -> None:
+def _check_sequence(manifest: Manifest) -> None:
     if manifest.prompt_ended_at is not None and manifest.prompt_ended_at > manifest.num_tokens:
         raise Damaged("its prompt ended behind its last token")
     if manifest.edited_from is not None and manifest.edited_from >= manifest.num_tokens:

@@ -30,7 +30,7 @@ MISSING = (
     "Steps between the first token and the last are missing, and a script repeats all of them: export it where they "
     "were made, or with all steps."
 )
-MAX_MOMENTS_BYTES = 4 << 20  # limit of the nodes in a snapshot's manifest
+MAX_NODES_BYTES = 4 << 20  # limit of the nodes in a snapshot's manifest
 
 
 def write_session(data: Mapping[str, Any], path: Path) -> None:
@@ -92,13 +92,13 @@ def unrecorded_nodes(step: int | None, records: Sequence[StepRecord], nodes: Map
     except InputError:
         return "[]"
     content = encoded(tuple(node for node in found if node.step not in recorded))
-    return content.decode() if len(content) <= MAX_MOMENTS_BYTES else "[]"
+    return content.decode() if len(content) <= MAX_NODES_BYTES else "[]"
 
 
 def sequence_in(file: SnapshotFile) -> dict[str, Any]:
     """The data of the sequence of a snapshot; raises `InputError` if it has no steps."""
     manifest, records = file.manifest, with_changes(file, records_of(file))
-    others = {node.step: node for node in _moments_in(file)}
+    others = {node.step: node for node in _nodes_in(file)}
     recorded = {record.step for record in records}
     at = manifest.step if manifest.step in recorded | others.keys() else records[-1].step
     assert at is not None, "it is one of those"
@@ -124,7 +124,7 @@ def sequence_in(file: SnapshotFile) -> dict[str, Any]:
     )
 
 
-def _moments_in(file: SnapshotFile) -> tuple[Node, ...]:
+def _nodes_in(file: SnapshotFile) -> tuple[Node, ...]:
     try:
         return decoded(file.manifest.moments, tuple[Node, ...])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

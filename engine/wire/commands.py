@@ -98,7 +98,7 @@ class SetSampling(Command, frozen=True):
 
 
 class SetKeptLimit(Command, frozen=True):
-    """Limit the bytes of all kept moments, those of moments on other branches that can be restored without computing.
+    """Limit the bytes of all kept checkpoints, those of steps on other branches that can be restored without computing.
     Beyond it the least recently used one is dropped, and recomputed when needed. Also holds for later sessions."""
 
     num_bytes: int
@@ -193,7 +193,7 @@ class BeginBranch(Command, frozen=True):
 
 
 class DeleteBranch(Command, frozen=True):
-    """Delete a node of the history tree and all its descendants. Refused if the live moment is among them."""
+    """Delete a node of the history tree and all its descendants. Refused if the live step is among them."""
 
     facts: ClassVar[Facts] = Facts("deleting a branch", answers="one")
 
@@ -207,13 +207,13 @@ class MakeEdit(Command, frozen=True):
 
 
 class UndoEdit(Command, frozen=True):
-    """Go back to the moment before the newest edit on the live path."""
+    """Go back to the step before the newest edit on the live path."""
 
     facts: ClassVar[Facts] = Facts("undoing an edit")
 
 
 class RedoEdit(Command, frozen=True):
-    """Go forward to the moment that the last undo came from."""
+    """Go forward to the step that the last undo came from."""
 
     facts: ClassVar[Facts] = Facts("returning to an edit")
 
@@ -229,7 +229,7 @@ class Fork(Command, frozen=True):
 
 
 class JoinBranches(Command, frozen=True):
-    """Fork the sequences after these steps, of any branches, into the live moment, so that they decode as one batch
+    """Fork the sequences after these steps, of any branches, into the live step, so that they decode as one batch
     with its own. A sequence that is already there in the same state is not added. Either all are added or none."""
 
     facts: ClassVar[Facts] = Facts("taking the sequences of other branches")

@@ -92,8 +92,8 @@ class LoadForecast(Answer, frozen=True):
 
 
 class UnloadModel(Command, frozen=True):
-    """Unload the model with its sequences and all kept moments, and free their memory. The recorded history stays with
-    the window and can be repeated."""
+    """Unload the model with its sequences and all kept checkpoints, and free their memory. The recorded history stays
+    with the window and can be repeated."""
 
     facts: ClassVar[Facts] = Facts("letting the model go", needs="nothing", interrupts=True, ends_trial=True)
 

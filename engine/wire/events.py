@@ -88,7 +88,7 @@ class WentTo(Event, frozen=True):
 
 class NodeAdded(Event, frozen=True):
     """A node was added to the history tree without a step: an edit, or the changes made since a step when another
-    moment was visited. `is_live`: it is the live moment. `kl` is the divergence, in nats, of the next token's
+    step was visited. `is_live`: it is the live step. `kl` is the divergence, in nats, of the next token's
     distribution after an edit from that before, None if one is unknown. `texts` are those of the tokens that an edit
     put into a sequence."""
 

@@ -17,7 +17,7 @@ from engine.wire.message import Variant
 # The parent hash of every first page: all chains of hashes start from the same value.
 ROOT_HASH = bytes(16)
 
-KEPT = -2  # in place of a `seq_id`: the page belongs to a kept moment of another branch
+KEPT = -2  # in place of a `seq_id`: the page belongs to a kept checkpoint of another branch
 NULL_PAGE_ID = 0  # entry of a page table whose page left the window or was dropped; never allocated, never freed
 
 

@@ -51,7 +51,7 @@ class PageCell(IntEnum):
     SHARED = 2
     CACHED = 3
     NULL = 4
-    KEPT = 5  # referenced by kept moments of other branches only
+    KEPT = 5  # referenced by kept checkpoints of other branches only
 
 
 class PoolStep(Part, frozen=True, eq=False):
@@ -83,9 +83,10 @@ class PageMap(PoolStep, frozen=True, eq=False):
     `PAGE_DTYPE` cells, 1,024 pages each, the last block fewer.
 
     `fill` is the number of tokens in a page; `owner` is the latest sequence, of those that still reference the page,
-    that allocated or shared it, or `KEPT` if only kept moments reference it; `num_kept` is how many kept moments do;
-    `step` is when it was last allocated, shared or freed; `on_host` says whether a copy is in the host tier.
-    `num_kept_pages` counts the pages that only kept moments reference; `num_used` and `num_shared` include them.
+    that allocated or shared it, or `KEPT` if only kept checkpoints reference it; `num_kept` is how many kept
+    checkpoints do; `step` is when it was last allocated, shared or freed; `on_host` says whether a copy is in the host
+    tier. `num_kept_pages` counts the pages that only kept checkpoints reference; `num_used` and `num_shared` include
+    them.
     """
 
     blocks: tuple[npt.NDArray[np.void], ...] = ()
@@ -187,7 +188,7 @@ class PageTracker:
         cell["num_kept"] = num_kept
 
     def _set_referenced(self, page_id: int, ref_count: int, num_kept: int, owner: int, step: int) -> None:
-        """Mark a page as referenced `ref_count` times, `num_kept` of them by kept moments."""
+        """Mark a page as referenced `ref_count` times, `num_kept` of them by kept checkpoints."""
         if num_kept == ref_count:
             self._set(page_id, PageCell.KEPT, ref_count, KEPT, step, num_kept)
         else:

@@ -238,7 +238,7 @@ class EngineStatus(Part, frozen=True):
 
     `step` is the newest step, None before the first; `sampling` is the default for prompts that bring none. With
     `opened`, a file is shown instead of a live session, and `model` is what the file says of its model. `pending` are
-    changes since the live moment, which will be part of the next node. `halted_by` is the breakpoint that ended the
+    changes since the live step, which will be part of the next node. `halted_by` is the breakpoint that ended the
     last run, None if none did; `suspended` is a step that waits in one of its phases. `kept` are the steps, besides the
     live one, that can be restored without computing; they take `kept_bytes` of their own, and beyond `kept_limit` the
     least recently used one is dropped.

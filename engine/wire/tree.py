@@ -1,7 +1,7 @@
 """The nodes of a session's history tree: every step and every edit is a node, and going back deletes nothing.
 
 Nodes are numbered in the order in which they were made, steps and edits together, so that a number always means the
-same moment: a branch that begins after step 5 of 20 continues with step 21. On a path from the root the numbers ascend,
+same step: a branch that begins after step 5 of 20 continues with step 21. On a path from the root the numbers ascend,
 with gaps where other branches were extended meanwhile.
 """
 
@@ -55,9 +55,9 @@ class PlannedStep(Part, frozen=True):
 
 
 class Node(Part, frozen=True):
-    """A moment that can be returned to: the result of `changes` to the `parent` (None: to an empty session), followed
-    by the step `work` unless that is None. `checksums` are those of the K and V rows that the step wrote, one for each
-    layer with rows."""
+    """A step or edit that can be returned to: the result of `changes` to the `parent` (None: to an empty session),
+    followed by the step `work` unless that is None. `checksums` are those of the K and V rows that the step wrote, one
+    for each layer with rows."""
 
     step: int
     parent: int | None
@@ -73,8 +73,8 @@ class Node(Part, frozen=True):
 
 
 class BranchBytes(Part, frozen=True):
-    """A kept moment that is not the live one: bytes of K and V that it shares with others, and those of its own. Going
-    to any other moment computes it again, or copies from one of these."""
+    """A kept checkpoint that is not the live one: bytes of K and V that it shares with others, and those of its own.
+    Going to any other step computes it again, or copies from one of these."""
 
     step: int
     shared: int

@@ -58,7 +58,7 @@ class PageStory:
         self.ids[seq_id], self.hits[seq_id] = list(self.ids[parent]), 0
 
     def copy(self, seq_id: int, number: int) -> StepRecord:
-        """Write by hand to a page that a kept moment shares: the sequence gets a copy of it."""
+        """Write by hand to a page that a kept checkpoint shares: the sequence gets a copy of it."""
         self.pool.fork(self.tables[seq_id], KEPT)
         self.pool.make_writable(self.tables[seq_id], [number])
         return self.decode(seq_id)

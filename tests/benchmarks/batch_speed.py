@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.device_time import mark
+from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
@@ -35,7 +35,7 @@ def decoding(model: LoadedModel, batch: int, context: int) -> Session:
 
 def speed(session: Session, steps: int) -> float:
     """Tokens per second of all its sequences."""
-    began = mark(session.model.device)
+    began = device_now(session.model.device)
     for _ in range(steps):
         session.step()
     return len(session.sequences) * steps / seconds_since(began, session.model.device)

@@ -22,7 +22,7 @@ from msgspec import structs
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from engine.cache.layers.build import cache_argument
-from engine.device_time import DeviceMoment, mark
+from engine.device_time import DeviceTime, device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -77,17 +77,17 @@ class Ours(StoppingCriteria):  # type: ignore[misc]
         self._device = session.model.device
         self.ours: list[float] = []
         self.theirs: list[float] = []
-        self._left: DeviceMoment | None = None
+        self._left: DeviceTime | None = None
 
     def __call__(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         if self._left is not None:
             self.theirs.append(seconds_since(self._left, self._device))
         native, self._config._attn_implementation = self._config._attn_implementation, self._captured
-        began = mark(self._device)
+        began = device_now(self._device)
         self._session.step()
         self.ours.append(seconds_since(began, self._device))
         self._config._attn_implementation = native
-        self._left = mark(self._device)
+        self._left = device_now(self._device)
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
 

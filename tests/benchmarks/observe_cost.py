@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.device_time import mark
+from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -38,7 +38,7 @@ def observe_ms(session: Session, steps: int) -> float:
 def step_ms(session: Session, level: CaptureLevel) -> float:
     """Milliseconds of one step at that capture level."""
     session.captured.set(level, by_layer=False)
-    began = mark(session.model.device)
+    began = device_now(session.model.device)
     session.step()
     return seconds_since(began, session.model.device) * 1e3
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from engine.device_time import mark
+from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -63,7 +63,7 @@ class Ours:
     def first_token(self, ids: tuple[int, ...]) -> float:
         """Seconds from a prompt to its first token."""
         session = self._session
-        self._looked, began = time.perf_counter(), mark(session.model.device)
+        self._looked, began = time.perf_counter(), device_now(session.model.device)
         self.chunks = []
         seq_id = session.submit(Prompt(token_ids=ids))
         while session.sequence(seq_id).is_prefilling:
@@ -73,7 +73,7 @@ class Ours:
         took = seconds_since(began, session.model.device)
         self.pictures_s.clear()
         while session.history.surprisal.is_waiting:
-            began = mark(session.model.device)
+            began = device_now(session.model.device)
             session.history.surprisal.advance()
             self.pictures_s.append(seconds_since(began, session.model.device))
         session.remove(seq_id)
@@ -85,7 +85,7 @@ class Ours:
 def generate(model: LoadedModel, ids: tuple[int, ...]) -> float:
     """Seconds of transformers' generate, greedy, dynamic cache, its own attention, one new token."""
     with native_attention(model):
-        began = mark(model.device)
+        began = device_now(model.device)
         model.model.generate(torch.tensor([ids], device=model.device), max_new_tokens=1, **GREEDY)
         return seconds_since(began, model.device)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from engine.device_time import DeviceMoment, mark
+from engine.device_time import DeviceTime, device_now
 from engine.model.loader import LoadedModel, load
 from engine.seeds.published import SMOLLM2_CONFIG
 from engine.spec.model import ModelSpec
@@ -134,9 +134,9 @@ def places_of(args: argparse.Namespace) -> list[Place]:
     return [Place(name, args.dtype or ("float32" if name == "cpu" else GPU_DTYPE), args.threads) for name in devices]
 
 
-def seconds_since(began: DeviceMoment, device: torch.device) -> float:
+def seconds_since(began: DeviceTime, device: torch.device) -> float:
     """Seconds since a mark until the device has finished all launched work."""
-    return mark(device).ms_since(began) / 1e3
+    return device_now(device).ms_since(began) / 1e3
 
 
 GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}  # arguments of transformers' generate

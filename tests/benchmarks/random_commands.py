@@ -168,7 +168,7 @@ class Engine:
         history = session.history
         if history.journal.steps != list(history.tree.path(history.last_step)):
             problems.append(f"the path {history.journal.steps} is not {history.tree.path(history.last_step)}")
-        if any(moment.node.step >= history.next_step for moment in history.tree):
+        if any(checkpoint.node.step >= history.next_step for checkpoint in history.tree):
             problems.append(f"step {history.next_step} is there before it is done")
         if any(state.step not in history.tree for state in session.kept):
             problems.append("a moment is kept that is not in the tree")

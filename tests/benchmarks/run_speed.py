@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from engine.device_time import mark
+from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
@@ -42,7 +42,7 @@ PROMPT = tuple(range(3, 19))
 def generate(model: LoadedModel, tokens: int, cache: str) -> float:
     """Tokens per second of transformers' generate, greedy, in its `dynamic` or `static` cache."""
     with native_attention(model):
-        began = mark(model.device)
+        began = device_now(model.device)
         ids = torch.tensor([PROMPT], device=model.device)
         named = {"cache_implementation": cache} if cache != "dynamic" else {}
         made = model.model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, **named, **GREEDY)
@@ -53,7 +53,7 @@ def generate(model: LoadedModel, tokens: int, cache: str) -> float:
 
 def ours(session: Session, tokens: int) -> float:
     """Tokens per second of a new sequence of a session, which is removed again."""
-    began = mark(session.model.device)
+    began = device_now(session.model.device)
     seq_id = session.submit(Prompt(token_ids=PROMPT, has_start=True))
     while len(session.sequence(seq_id).token_ids) < len(PROMPT) + tokens:
         session.step_late()

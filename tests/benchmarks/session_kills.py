@@ -148,7 +148,7 @@ class Tally:
 
     fates: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    num_moments: int = 0
+    num_steps: int = 0
     num_notes: int = 0
 
 
@@ -184,7 +184,7 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
         if told is None:
             continue
         if told["what"] == "offered":
-            tally.num_moments += len(shown.moments)
+            tally.num_steps += len(shown.moments)
             tally.num_notes += len(shown.notes)
             if missing := shown.missing_in(told):
                 tally.problems.append(f"not offered: {', '.join(missing)}")
@@ -281,9 +281,7 @@ def main() -> int:
         print(f"{count:>6,}  {fate}")
     for problem in tally.problems:
         print(problem)
-    print(
-        f"{tally.num_moments:,} moments and {tally.num_notes:,} notes were looked for, {len(tally.problems)} problems"
-    )
+    print(f"{tally.num_steps:,} moments and {tally.num_notes:,} notes were looked for, {len(tally.problems)} problems")
     return 1 if tally.problems else 0
 
 

@@ -11,4 +11,4 @@ def test_everything_that_was_shown_is_offered_after_a_kill() -> None:
     tally = kills(count, seed=28)  # the first window works for two seconds, and its engine is not killed
     assert tally.problems == []
     assert tally.fates["a window at work"] + tally.fates["a window that was taking a session up"] == count
-    assert tally.num_moments > 0
+    assert tally.num_steps > 0

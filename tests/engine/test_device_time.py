@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.device_time import HostMark, mark
+from engine.device_time import HostTime, device_now
 
 
 class Event:
@@ -32,10 +32,10 @@ class Event:
 
 def test_apples_gpus_tell_the_time_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.mps, "Event", Event)
-    first, second = mark(torch.device("mps")), mark(torch.device("mps"))
+    first, second = device_now(torch.device("mps")), device_now(torch.device("mps"))
     assert second.ms_since(first) == 7.0
 
 
 def test_without_events_it_is_the_clock_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.mps, "Event")
-    assert isinstance(mark(torch.device("mps")), HostMark)
+    assert isinstance(device_now(torch.device("mps")), HostTime)

@@ -17,7 +17,7 @@ from engine.analysis.reference import session_logits
 from engine.analysis.rounding import largest
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.growing import GrowingLayer
-from engine.device_time import HostMark
+from engine.device_time import HostTime
 from engine.look.candidates import likely_tokens
 from engine.look.new_rows import NewRows
 from engine.look.probe import attention_measures
@@ -405,9 +405,9 @@ FAULTS: dict[str, tuple[Any, str, Any, Any]] = {
         lambda: check_strip(new_model("float32"), "growing"),
     ),
     "times": (
-        HostMark,
+        HostTime,
         "ms_since",
-        faults.changed(HostMark.ms_since, lambda ms: 1.1 * ms),
+        faults.changed(HostTime.ms_since, lambda ms: 1.1 * ms),
         lambda: check_times(new_model("float32")),
     ),
 }

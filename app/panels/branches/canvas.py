@@ -24,10 +24,10 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit
 
 from app.draw.edited import kind_of
 from app.draw.format import byte_size, thousands
-from app.kit import moment_words
+from app.kit import step_words
 from app.kit.heatmap_marks import paint_mark
 from app.kit.labels import TellsPlaces
-from app.kit.moment_words import branch_name, node_lines
+from app.kit.step_words import branch_name, node_lines
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text, owner_color
 from app.models import Branch, Models
@@ -366,7 +366,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             self._paint_line(painter, row)
             self._paint_words(painter, row)
         for row in shown:
-            self._paint_moments(painter, row)
+            self._paint_steps(painter, row)
             self._paint_marks(painter, row)  # painted last, as an edit may be the live node
         self._paint_pinned(painter)
 
@@ -384,7 +384,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         painter.translate(0, round(top) - self._top(row.row))
         self._paint_line(painter, row)
         self._paint_words(painter, row)
-        self._paint_moments(painter, row)
+        self._paint_steps(painter, row)
         self._paint_marks(painter, row)
         painter.restore()
 
@@ -461,7 +461,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         corners = ((-3, -11), (3, -11), (3, -3), (0, -6), (-3, -3))
         painter.drawPolygon(QPolygonF([QPointF(x + dx, y + dy) for dx, dy in corners]))
 
-    def _paint_moments(self, painter: QPainter, row: BranchRow) -> None:
+    def _paint_steps(self, painter: QPainter, row: BranchRow) -> None:
         """Paint the end of the branch, and the live, selected and marked nodes."""
         theme, history = current_theme(), self._models.history
         tip = QPointF(self._axis.x_of(row.end), self._top(row.row) + ROW / 2)
@@ -512,7 +512,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             x = self._bold.left(painter, x, middle, self._bold.elided(name, (end - x) / 2)) + 10
         if end - x > 30:
             painter.setPen(theme.color("text" if first in self.drawn.path and not name else "muted"))
-            line = moment_words.text_line(self._models, first, int((end - x) / 6) + 4)
+            line = step_words.text_line(self._models, first, int((end - x) / 6) + 4)
             self._fixed.left(painter, x, middle, self._fixed.elided(line, end - x))
         right = self._room.width() - 8.0
         painter.setPen(theme.color("muted"))

@@ -13,9 +13,9 @@ from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
 from app.kit.fields import filter_field
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
-from app.kit.moment_words import node_lines
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, SignalSource
+from app.kit.step_words import node_lines
 from app.kit.view import View
 from app.models import Models
 from app.models.branches import count_from, first_of_segment, origin_of

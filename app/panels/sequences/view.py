@@ -34,10 +34,10 @@ from app.kit.buttons import own_action
 from app.kit.cells import CellModel, ColumnHead, Index, TableCell, WholeRows
 from app.kit.icons import pixmap
 from app.kit.labels import plain_label, plain_tip
-from app.kit.moment_words import origin_words
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
+from app.kit.step_words import origin_words
 from app.kit.theme import current_theme, font_text, owner_color
 from app.kit.view import View
 from app.models import Models

@@ -13,7 +13,7 @@ FULL_SURPRISAL = 8.0
 MOST = 16384  # blocks: an even number, and several for every pixel of a wide screen
 
 
-class MomentTicks:
+class StepTicks:
     """Tick height and forced tokens of the nodes of a path, in at most `most` blocks of equally many nodes. Adding
     nodes costs O(new nodes); drawing does not depend on the length of the history."""
 

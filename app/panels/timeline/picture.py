@@ -21,7 +21,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.branches import PathMark
-from app.panels.timeline.draw import MomentTicks, stamped
+from app.panels.timeline.draw import StepTicks, stamped
 from engine.counted import counted
 from engine.wire.records import StepRecord
 
@@ -235,7 +235,7 @@ _REACH, _TALL = 5, 7  # pixels of a forced token's mark: to either side of its t
 class TimelinePicture:
     """Paints a state of the timeline on a track."""
 
-    def __init__(self, models: Models, ticks: MomentTicks) -> None:
+    def __init__(self, models: Models, ticks: StepTicks) -> None:
         self._models, self._ticks = models, ticks
         self._number, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
 

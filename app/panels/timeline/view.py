@@ -16,12 +16,12 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
 from app.kit.labels import Opaque, TellsPlaces
-from app.kit.moment_words import node_lines
 from app.kit.reader import BOOKMARKS, BREAKPOINTS, EACH_STEP, SELECTION, STATUS, Reader, SignalSource
+from app.kit.step_words import node_lines
 from app.models import Models
 from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
-from app.panels.timeline.draw import MomentTicks
+from app.panels.timeline.draw import StepTicks
 from app.panels.timeline.picture import HEIGHT, FoundSteps, Left, Shown, TimelinePicture, TimelineTrack, words_at
 from engine.counted import counted
 from engine.wire.records import StepRecord
@@ -38,7 +38,7 @@ class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
 
     def __init__(self, models: Models) -> None:
         super().__init__()
-        self._ticks = MomentTicks()
+        self._ticks = StepTicks()
         self._picture = TimelinePicture(models, self._ticks)
         self._marked: tuple[int, int | None] = (-1, None)  # the history's shape and the tip that `_marks` belong to
         self.marks: tuple[PathMark, ...] = ()

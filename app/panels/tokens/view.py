@@ -13,9 +13,9 @@ from app.draw.format import thousands, visible
 from app.kit.boxes import column
 from app.kit.changes import connect_all
 from app.kit.heatmap_marks import edits_shown
-from app.kit.moment_words import origin_words
 from app.kit.provenance import holders_of
 from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, pictures
+from app.kit.step_words import origin_words
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Selected

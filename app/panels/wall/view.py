@@ -136,7 +136,7 @@ class WallView(View[Shown]):
 
     @property
     def _lens(self) -> str:
-        """The lens of the picture, which for a moment may not be the selected one."""
+        """The lens of the picture, which for a while may not be the selected one."""
         shown = self._models.pictures.wall
         return self._models.selection.now.lens if shown is None else shown.request.lens
 
@@ -231,7 +231,7 @@ class WallView(View[Shown]):
 
     @property
     def _shown_seq_id(self) -> int:
-        """The sequence that the picture shows, which for a moment may not be the selected one."""
+        """The sequence that the picture shows, which for a while may not be the selected one."""
         shown = self._models.pictures.wall
         return self._models.selection.now.seq_id if shown is None else shown.request.seq_id
 

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a sequence of a session, a moment of its history, or a snapshot file."""
+"""The two sides of a comparison: a sequence of a session, a step of its history, or a snapshot file."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class LiveRun:
     def step_with(self, num_tokens: int) -> int | None:
         """The step after which the run had `num_tokens`."""
         step = self._steps.get(num_tokens)
-        mark = None if step is None else self.session.history.journal.mark(self.seq_id, step)
-        if mark is not None and mark.num_tokens == num_tokens:
+        state = None if step is None else self.session.history.journal.state(self.seq_id, step)
+        if state is not None and state.num_tokens == num_tokens:
             return step
         return self.session.history.step_at(self.seq_id, num_tokens)
 

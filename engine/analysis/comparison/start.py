@@ -37,7 +37,7 @@ def comparison_of(
         return _of_file(current, command, load, open_snapshot, held)
     session, against = current, command.against
     if isinstance(against, OtherStep) and against.of is not None:
-        return _of_moments(session, command.seq_id, against.of, against.step)
+        return _of_steps(session, command.seq_id, against.of, against.step)
     sequence = session.sequence(command.seq_id)
     match against:
         case OtherRun(_, model):
@@ -144,7 +144,7 @@ def _of_one_text(
     return comparison
 
 
-def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Comparison:
+def _of_steps(session: Session, seq_id: int, one: int, other: int) -> Comparison:
     """A comparison of two moments of any branches; neither needs to be the live one."""
     if one == other:
         raise InputError(f"Step {one} is the same as itself: choose two steps.")
@@ -161,10 +161,10 @@ def _with_step(session: Session, seq_id: int, step: int) -> Comparison:
     if step in tree and not tree.is_on_path(step, session.last_step):
         now, other = LiveRun(session, seq_id, "now"), run_at(session, seq_id, step)
         return _of_one_text(now, other, session.text_of, are_branches=True)
-    mark = session.history.journal.mark(seq_id, step)
-    if mark is None or not mark.num_tokens:
+    state = session.history.journal.state(seq_id, step)
+    if state is None or not state.num_tokens:
         raise InputError(f"Sequence {seq_id} held no rows after step {step}: choose a later one.")
-    if not session.rows_at(seq_id, mark.num_tokens).is_known:
+    if not session.rows_at(seq_id, state.num_tokens).is_known:
         raise InputError(f"The rows of step {step} are not known any more as they were: go to it, and fork from there.")
-    past = LiveRun(session, seq_id, f"step {step}", until=mark.num_tokens)
+    past = LiveRun(session, seq_id, f"step {step}", until=state.num_tokens)
     return Comparison(LiveRun(session, seq_id, "now"), past, session.text_of, compares_with_now=True)

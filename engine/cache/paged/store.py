@@ -222,7 +222,7 @@ class PageStore:
         return owner is not None and owner.entry(entry.page_id) is entry
 
     def evict_outside_path(self, path: Container[int]) -> None:
-        """Going back has made another moment the present one: remove pages from the prefix cache that became findable
+        """Going back has made another step the present one: remove pages from the prefix cache that became findable
         with steps not on its `path`, unless its own tables hold them, because no sequence could have found them
         there."""
         held = {page_hash for t in self.groups[0].tables if t.seq_id != KEPT for page_hash in t.page_hashes}
@@ -240,7 +240,7 @@ class PageStore:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the pages that only saved moments refer to."""
+        """Bytes of the pages that only kept checkpoints refer to."""
         found = 0
         for group in self.groups:
             live = {page_id for table in group.tables if table.seq_id != KEPT for page_id in table.held_pages}

@@ -53,13 +53,13 @@ def edits_of(history: History, seq_id: int) -> list[EditThen]:
         changes: tuple[Change, ...] = tuple(history.changes) if step is None else history.tree.at(step).node.changes
         owner, last = journal.owner(seq_id, step) if step is not None else (seq_id, None)
         if last == step and any(isinstance(each, EditMade) for each in changes):
-            mark = None if parent is None else journal.mark(seq_id, parent)
+            state = None if parent is None else journal.state(seq_id, parent)
             for change in changes:
-                if not isinstance(change, EditMade) or change.edit.seq_id != owner or mark is None:
+                if not isinstance(change, EditMade) or change.edit.seq_id != owner or state is None:
                     continue
                 if not isinstance(change.edit, BiasLogits):
-                    found.append(EditThen(change.edit, step, mark))
-                mark = mark.apply(change)
+                    found.append(EditThen(change.edit, step, state))
+                state = state.apply(change)
         parent = step
     return found
 

@@ -139,7 +139,7 @@ def check_shapes(numbers: torch.Tensor, layer: LayerGeometry, part: Part, where:
 
 
 @dataclass(frozen=True, eq=False)
-class RowsOfMoment:
+class RowsOfStep:
     """The rows of another state by layer, as attention read them; `where` names that state in messages."""
 
     held: dict[int, HeldRows]

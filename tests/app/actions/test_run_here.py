@@ -53,7 +53,7 @@ def test_the_place_that_is_chosen_on_the_timeline_is_run_to(running: Shell, engi
     computed = models.timeline.token(0, 7)
     assert computed is not None
     token_here.trigger()
-    assert engine.of(GoTo) == [GoTo(computed.step)], "it was computed before the live moment"
+    assert engine.of(GoTo) == [GoTo(computed.step)], "it was computed before the live step"
     newest = models.timeline.num_tokens(0) - 1
     models.selection.update(position=newest)
     assert not token_here.isEnabled()

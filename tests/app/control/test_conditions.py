@@ -144,7 +144,7 @@ def test_a_runner_is_refused_by_its_own_reason(stood: Models) -> None:
     assert conditions.needs_runner("compiled", stood) == FILE
 
 
-def test_the_token_that_the_live_moment_ends_with_is_no_place_to_run_to(stood: Models) -> None:
+def test_the_token_that_the_live_step_ends_with_is_no_place_to_run_to(stood: Models) -> None:
     stood.timeline.append([samples.step_record(1)])
     for position, why in ((None, "select a token first"), (2, ""), (4, "the live step ends with this token")):
         stood.selection.update(position=position)

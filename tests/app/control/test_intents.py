@@ -156,7 +156,7 @@ def test_another_token_at_the_live_step_is_forced(stepped: Controller, engine: F
     assert engine.of(Step)[-1] == Step()
 
 
-def test_other_sampling_while_looking_back_is_said_to_be_the_live_moments(stepped: Controller, models: Models) -> None:
+def test_other_sampling_while_looking_back_is_said_to_be_the_live_steps(stepped: Controller, models: Models) -> None:
     told: list[str] = []
     models.status.noticed.connect(told.append)
     stepped.intents.on_sampling_changed(SamplingParams(0.8, seed=7))

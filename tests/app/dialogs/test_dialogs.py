@@ -97,7 +97,7 @@ def test_a_condition_of_two_runs_is_waited_for_only_beside_another_run(ready: Sh
     assert engine.of(Run) == [Run(until="differs")]
 
 
-def test_the_limit_of_kept_moments_is_chosen_told_and_remembered(
+def test_the_limit_of_kept_checkpoints_is_chosen_told_and_remembered(
     ready: Shell, engine: FakeEngine, qtbot: QtBot
 ) -> None:
     ready.window.actions_["run.kept"].trigger()

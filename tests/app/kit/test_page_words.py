@@ -40,7 +40,7 @@ from tests.app import samples
         (PageCopied(1, 2, 3, 1), "copy on write: seq 1 writes to page 3, 1 token copied from page 2"),
     ],
 )
-def test_a_kept_moment_is_no_sequence(event: PageEvent, line: str) -> None:
+def test_a_kept_checkpoint_is_no_sequence(event: PageEvent, line: str) -> None:
     assert event_line(event) == line
 
 
@@ -79,7 +79,7 @@ def test_more_events_than_lines_are_counted_and_whoever_waits_is_none_of_them(nu
     assert lines[1 + MAX_LINES] == f"seq 0 took page {MAX_LINES}"
 
 
-def test_a_fork_of_a_kept_moment_is_told_by_its_pages_alone() -> None:
+def test_a_fork_of_a_kept_checkpoint_is_told_by_its_pages_alone() -> None:
     info = SequenceInfo(1, "decode", 12, 4, 7, None, num_pages=3, num_shared_pages=2)
     kept, own = (why_not_reused(replace(info, why_not_reused=Forked(parent)), Models(), 4) for parent in (-1, 4))
     assert own == f"Forked from seq 4: {kept}"

@@ -73,7 +73,7 @@ def test_the_common_past_is_no_other_branch_and_the_path_stays(grown: Models) ->
     assert list(grown.timeline.nodes) == [0, 1, 2, 8, 9, 10]
 
 
-def test_the_live_moment_is_followed_whoever_names_it(grown: Models) -> None:
+def test_the_live_step_is_followed_whoever_names_it(grown: Models) -> None:
     grown.selection.update(step=4)
     grown.selection.update(step=10)
     assert grown.selection.now.step is None
@@ -116,7 +116,7 @@ def test_a_fork_that_no_step_has_computed_is_there_after_a_look_elsewhere(grown:
 
 def test_how_far_a_moment_is_ahead_counts_steps_and_no_edits(grown: Models) -> None:
     grown.selection.update(step=7)
-    assert grown.timeline.num_steps_ahead == 0, "it did not come of the live moment"
+    assert grown.timeline.num_steps_ahead == 0, "it did not come of the live step"
     grown.history.go_to(3)
     grown.timeline.go_to(3)
     assert grown.timeline.is_elsewhere

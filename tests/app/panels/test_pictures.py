@@ -185,7 +185,7 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
     qtbot.addWidget(view)
     view.resize(900, 500)
     view.show()
-    rich.compute(models)
+    rich.give_pictures(models)
 
     def told() -> str:
         if isinstance(view, WallView):
@@ -201,7 +201,7 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
     models.selection.update(seq_id=1)
     QApplication.processEvents()
     assert told() == of_the_first
-    rich.compute(models)
+    rich.give_pictures(models)
     QApplication.processEvents()
     assert "other2" in told()
     assert "edited" not in told()

@@ -34,7 +34,7 @@ def test_where_the_engine_runs_comes_back_unless_it_is_no_choice(path: Path) -> 
     assert parse(["--engine", "thread"]).engine == "thread"
 
 
-def test_what_kept_moments_may_take_comes_back_unless_it_is_nonsense(path: Path) -> None:
+def test_what_kept_checkpoints_may_take_comes_back_unless_it_is_nonsense(path: Path) -> None:
     assert Settings(kept_bytes=512 << 20).save(path)
     assert Settings.load(path).kept_bytes == 512 << 20
     path.write_text(path.read_text().replace("kept_mib=512", "kept_mib=-3"))

@@ -52,10 +52,10 @@ def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
 
 def test_who_rests_shares_one_mark() -> None:
     kept = story(50, 10).journal
-    marks = [states for step in range(50) if (states := kept.at(step))]
-    assert len({id(mark[1]) for mark in marks}) == 1
-    assert [mark[0].num_tokens for mark in marks] == list(range(4, 54))
-    assert [len(mark[0].forced) for mark in marks[:10]] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+    states = [states for step in range(50) if (states := kept.at(step))]
+    assert len({id(state[1]) for state in states}) == 1
+    assert [state[0].num_tokens for state in states] == list(range(4, 54))
+    assert [len(state[0].forced) for state in states[:10]] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
 
 
 def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,19 +86,19 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
 TOKENS = Run([0] * 4096)
 
 
-def mark(num_tokens: int, computed_by: tuple[int, int]) -> SequenceState:
+def state(num_tokens: int, computed_by: tuple[int, int]) -> SequenceState:
     return SequenceState(TOKENS.first(num_tokens), 3, SamplingParams(), num_tokens, 5, computed_by=computed_by)
 
 
 def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
     history, forks = History(), 3000
     for step in range(3):
-        add(history, step, {0: mark(4 + step, (step, 0))})
+        add(history, step, {0: state(4 + step, (step, 0))})
     line = [Origin(parent, 2, 2, 6) for parent in reversed(range(forks))]
-    states = {each: replace(mark(6, (2, 0)), origins=tuple(line[forks - each :])) for each in (0, forks - 1)}
-    add(history, 3, {**states, forks: replace(mark(7, (3, forks)), origins=tuple(line))})
+    states = {each: replace(state(6, (2, 0)), origins=tuple(line[forks - each :])) for each in (0, forks - 1)}
+    add(history, 3, {**states, forks: replace(state(7, (3, forks)), origins=tuple(line))})
     kept = history.journal
-    assert kept.mark(forks, 1) == mark(5, (1, 0))
+    assert kept.state(forks, 1) == state(5, (1, 0))
     assert kept.computed_by(forks, 1) == (1, 0)
     assert kept.computed_by(forks, 3) == (3, forks)
     assert kept.computed_by(forks - 1, 3) == (2, 0)
@@ -108,10 +108,10 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
 def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
     history = story(3, 1)
     kept = history.journal
-    mark = kept.mark(0, 2)
-    assert mark is not None
+    state = kept.state(0, 2)
+    assert state is not None
     for step in (3, 4):
-        add(history, step, {0: mark, 5: replace(mark, origins=(Origin(0, 2, 2, 6),))})
+        add(history, step, {0: state, 5: replace(state, origins=(Origin(0, 2, 2, 6),))})
     kept.cut_after(3)
     assert kept.owner(5, 2) == (0, 2)
     kept.cut_after(2)
@@ -119,6 +119,6 @@ def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
 
 
 def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later_one() -> None:
-    begun = mark(3, (0, 1)).moved(Move(2, 0, CacheSpec()))
+    begun = state(3, (0, 1)).moved(Move(2, 0, CacheSpec()))
     assert [bool(begun.moves_since(step)) for step in (1, 2, 3)] == [True, True, False]
-    assert not mark(3, (0, 1)).moves_since(0)
+    assert not state(3, (0, 1)).moves_since(0)

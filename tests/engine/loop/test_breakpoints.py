@@ -47,7 +47,7 @@ def test_a_run_halts_at_exactly_that_step_and_goes_on_from_there(driver: Driver,
     driver.send(breakpoints("tokens = 18"), Run(LIMIT))
     assert driver.rest().halted_by is not None
     driver.send(GoTo(10))
-    assert driver.rest().halted_by is None, "the live moment is another one"
+    assert driver.rest().halted_by is None, "the live step is another one"
 
 
 def test_a_run_halts_in_a_prefill_and_at_forced_tokens(driver: Driver) -> None:

@@ -119,7 +119,7 @@ def test_only_what_differs_is_taken_from_a_branch_of_several_sequences(driver: D
     assert [part.seq_id for part in record.sequences] == [0, 2, 3, 4]
 
 
-def test_kept_moments_take_what_a_person_lets_them_take(driver: Driver) -> None:
+def test_kept_checkpoints_take_what_a_person_lets_them_take(driver: Driver) -> None:
     """Also in a session that comes after."""
     driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
     driver.wait_for(StepRecord, 5)

@@ -60,7 +60,7 @@ OPERATIONS = (
 class Stood:
     """One sequence after a step."""
 
-    mark: object
+    was: object
     token_ids: tuple[int, ...]
     rows: list[torch.Tensor]
     logits: torch.Tensor | None
@@ -82,8 +82,8 @@ def stands(session: Session) -> dict[int, Stood]:
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
         # but for what says its nodes, others on each branch
-        mark = structs.replace(live.sequence, computed_by=None, moves=(), origins=())
-        found[live.seq_id] = Stood(mark, tuple(live.sequence.token_ids), rows, logits, pages)
+        was = structs.replace(live.sequence, computed_by=None, moves=(), origins=())
+        found[live.seq_id] = Stood(was, tuple(live.sequence.token_ids), rows, logits, pages)
     return found
 
 
@@ -93,8 +93,8 @@ def difference(one: dict[int, Stood], other: dict[int, Stood]) -> str:
         return f"sequences {list(one)} and {list(other)}"
     for seq_id, mine in one.items():
         its = other[seq_id]
-        if (mine.mark, mine.token_ids, mine.pages) != (its.mark, its.token_ids, its.pages):
-            return f"sequence {seq_id}: {mine.mark} {mine.pages} and {its.mark} {its.pages}"
+        if (mine.was, mine.token_ids, mine.pages) != (its.was, its.token_ids, its.pages):
+            return f"sequence {seq_id}: {mine.was} {mine.pages} and {its.was} {its.pages}"
         if [tensor.shape for tensor in mine.rows] != [tensor.shape for tensor in its.rows]:
             return f"sequence {seq_id}: other numbers of rows"
         if not all(map(torch.equal, mine.rows, its.rows)):
@@ -228,7 +228,7 @@ class Program:
         self.session.set_cache(MODES[self.chance.choice([*modes])])
 
     def forget(self) -> None:
-        """Let kept moments go, so that the next way back is a fork or a replay."""
+        """Let kept checkpoints go, so that the next way back is a fork or a replay."""
         self.session.kept.clear()
         if self.chance.random() < 0.5:
             self.session.history.logits.clear()
@@ -280,7 +280,7 @@ class Program:
     # ---- a fresh session -----------------------------------------------------------------------------------------
 
     def compare_with_a_fresh_session(self) -> None:
-        """A fresh session that steps along the path to the live moment, without going back, has the same state."""
+        """A fresh session that steps along the path to the live step, without going back, has the same state."""
         session = self.session
         step = session.last_step
         if step is None:

@@ -44,7 +44,7 @@ def facts(session: Session) -> dict[str, object]:
         "sequences": {live.seq_id: (live.sequence, tuple(live.sequence.token_ids)) for live in session.live},
         "state": [(i.state, i.stop) for i in session.sequences],
         "journal": len(session.history.journal),
-        "nodes": [moment.node.step for moment in session.history.tree],
+        "nodes": [checkpoint.node.step for checkpoint in session.history.tree],
         "changes": tuple(session.history.changes),
         "tables": [len(group.tables) for group in (session.live.mode.store.groups if session.live.mode.store else ())],
         "kept": [state.step for state in session.kept],
@@ -57,7 +57,7 @@ def facts(session: Session) -> dict[str, object]:
 
 def logged(session: Session, log: BoundedLog) -> list[tuple[int, int]]:
     """The steps and sequences of which a log keeps something."""
-    steps = (moment.node.step for moment in session.history.tree)
+    steps = (checkpoint.node.step for checkpoint in session.history.tree)
     return [key for key in product(steps, range(session.live.next_id)) if log.get(key) is not None]
 
 

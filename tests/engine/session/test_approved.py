@@ -106,7 +106,10 @@ def story(other: str) -> Iterator[Command]:
     yield "step 2", stepped(2)
     yield "TO THE FIRST", lambda session: session.go_to(0)
     yield "before the first", lambda session: session.go_to(None)
-    yield "to the newest", lambda session: session.go_to(max(moment.node.step for moment in session.history.tree))
+    yield (
+        "to the newest",
+        lambda session: session.go_to(max(checkpoint.node.step for checkpoint in session.history.tree)),
+    )
     yield "delete", lambda session: delete_branch(session, 9)
     yield "forget", lambda session: session.forget_history()
     yield "STEP", stepped(1)

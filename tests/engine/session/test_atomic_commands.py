@@ -29,7 +29,7 @@ COMMANDS: dict[str, Callable[[Session], object]] = {
     "halt": lambda session: session.halt(1),
     "mode": lambda session: session.set_cache(CacheSpec("dynamic")),
     "go back": lambda session: session.go_to(1),
-    "go to a kept moment": lambda session: session.go_to(5),
+    "go to a kept checkpoint": lambda session: session.go_to(5),
     "go on beside another": lambda session: continue_with(session, 0, LONGER),
     "go on alone": lambda session: continue_with(session, 0, LONGER),
 }

@@ -179,7 +179,7 @@ def test_a_conversation_is_replayed_from_its_nodes(name: str) -> None:
     child = goes_on(session, first, FIRST, "no")
     for _ in range(3):
         session.step()
-    nodes = tuple(moment.node for moment in session.history.tree)
+    nodes = tuple(checkpoint.node for checkpoint in session.history.tree)
     made = [change for node in nodes for change in node.changes]
     kinds = [type(change) for change in made]
     assert kinds[-3:] == [SequenceForked, PromptAppended, SequenceRemoved]
@@ -189,7 +189,7 @@ def test_a_conversation_is_replayed_from_its_nodes(name: str) -> None:
         pass
     assert replay.is_exact, replay.why_not_exact
     assert again.sequence(child).token_ids == session.sequence(child).token_ids
-    assert [moment.node for moment in again.history.tree] == list(nodes)  # roles and texts among it
+    assert [checkpoint.node for checkpoint in again.history.tree] == list(nodes)  # roles and texts among it
     assert again.sequence(child).chat == session.sequence(child).chat
 
 
@@ -199,7 +199,7 @@ def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     child = goes_on(session, first, FIRST, "no")
     for _ in range(3):
         session.step()
-    nodes = tuple(moment.node for moment in session.history.tree)
+    nodes = tuple(checkpoint.node for checkpoint in session.history.tree)
     content = encoded(SavedSession(nodes=nodes, draft_chat=FIRST))
     again = decoded(content, SavedSession)
     assert (again.nodes, again.draft_chat) == (nodes, FIRST)

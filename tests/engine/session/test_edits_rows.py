@@ -240,10 +240,10 @@ def test_an_edited_cache_does_not_know_the_rows_from_before_the_edit(mode: str) 
 @pytest.mark.parametrize("mode", LOSSLESS)
 def test_rows_of_another_position_are_written_over_others(mode: str) -> None:
     session, seq_id = running(small(mode))
-    from engine.session.edits.numbers import RowsOfMoment
+    from engine.session.edits.numbers import RowsOfStep
 
     cache = session.cache_of(seq_id)
-    source = RowsOfMoment({i: held for i in range(2) if (held := cache.rows(i)) is not None}, "step 3")
+    source = RowsOfStep({i: held for i in range(2) if (held := cache.rows(i)) is not None}, "step 3")
     live, _ = edit_copy(session, Overwrite(seq_id, Rows(5, 8, None, (1,)), shift=20), source)
     before, after = rows_of(session.live.get(seq_id)), rows_of(live)
     for layer in range(2):

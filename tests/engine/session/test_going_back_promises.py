@@ -264,7 +264,7 @@ def test_a_replay_of_the_path_alone_is_what_the_tree_has() -> None:
 
 
 @pytest.mark.parametrize("spec", [CacheSpec("static", max_length=12), CacheSpec("paged", page_size=4, num_pages=4)])
-def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> None:
+def test_a_branch_that_is_refused_leaves_the_live_step(spec: CacheSpec) -> None:
     """A sequence that ended its text with the last token that fits stopped for that reason, and has no room either."""
     session = Session(model_of("llama"), spec)
     session.submit(Prompt(token_ids=prompt_ids(8)))

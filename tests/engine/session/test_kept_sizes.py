@@ -1,4 +1,4 @@
-"""Bytes of kept moments: a page counts as a moment's own if nobody else refers to it."""
+"""Bytes of kept checkpoints: a page counts as a moment's own if nobody else refers to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pages_from_before_the_parting_are_shared_and_those_after_it_are_the_bra
     assert held.private - session.kept.row_bytes == (before - held.shared // page_bytes) * page_bytes
 
 
-def test_rows_that_were_copied_are_all_the_branchs_own_and_the_live_moment_is_none_of_them() -> None:
+def test_rows_that_were_copied_are_all_the_branchs_own_and_the_live_step_is_none_of_them() -> None:
     session, _ = run(CacheSpec(), 10)
     left = session.last_step
     session.go_to(3)
@@ -86,7 +86,7 @@ def test_the_status_has_the_total_and_its_limit() -> None:
     assert status.kept_limit == 1 << 30
 
 
-def test_a_step_does_not_count_the_rows_of_kept_moments_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_does_not_count_the_rows_of_kept_checkpoints_again(monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = run(CacheSpec(), 10)
     for step in (3, 5, 7):
         session.go_to(step)
@@ -117,7 +117,7 @@ def test_what_is_kept_for_going_back_is_counted_with_a_moment(name: str) -> None
     assert before - later.row_bytes == lost - live.cache.lost_bytes > 0
 
 
-def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
+def test_what_two_kept_checkpoints_hold_together_is_counted_once() -> None:
     """Rows evicted before the branches part are in the logs of both, which share them."""
     session = Session(model_of("llama"), tuned(PRESETS["knorm"].spec, budget=12))
     session.force(session.submit(Prompt(token_ids=prompt_ids(40))), prompt_ids(9, seed=1))

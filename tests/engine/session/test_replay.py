@@ -39,7 +39,7 @@ def model() -> LoadedModel:
 def plan(session: Session) -> Redo:
     """What a window knows of a session: every node, the live one, and the changes since."""
     history = session.history
-    return Redo(tuple(moment.node for moment in history.tree), history.last_step, tuple(history.changes))
+    return Redo(tuple(checkpoint.node for checkpoint in history.tree), history.last_step, tuple(history.changes))
 
 
 def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Session:
@@ -171,8 +171,8 @@ def test_a_pool_that_was_too_small_preempts_the_same_sequences(model: LoadedMode
     assert [(i.seq_id, i.num_tokens, i.sampled, i.num_preemptions) for i in old.sequences] == [
         (i.seq_id, i.num_tokens, i.sampled, i.num_preemptions) for i in new.sequences
     ]
-    assert [new.history.journal.mark(1, step) for step in range(12)] == [
-        old.history.journal.mark(1, step) for step in range(12)
+    assert [new.history.journal.state(1, step) for step in range(12)] == [
+        old.history.journal.state(1, step) for step in range(12)
     ]
 
 

@@ -16,7 +16,8 @@ from tests.engine.tiny import model_of, prompt_ids
 
 @pytest.mark.parametrize("architecture", ["llama", "lfm2"])
 def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture: str) -> None:
-    """A kept moment holds pages that the step needs; two of three sequences get theirs before the lack is noticed."""
+    """A kept checkpoint holds pages that the step needs; two of three sequences get theirs before the lack is
+    noticed."""
     spec = CacheSpec("paged", page_size=4, num_pages=14)
     session = Session(model_of(architecture), spec, prefill_chunk=20)
     for seed in (1, 2):
@@ -32,6 +33,6 @@ def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture
     assert session.cache_of(child).page_counts().shared == shared - 1, "all but the page that the step writes to"
     tree = session.history.tree
     fresh = Session(session.model, spec)
-    replay = Replay(fresh, tuple(moment.node for moment in tree))
-    assert [node.step for node, *_ in replay.steps()] == [moment.node.step for moment in tree]
+    replay = Replay(fresh, tuple(checkpoint.node for checkpoint in tree))
+    assert [node.step for node, *_ in replay.steps()] == [checkpoint.node.step for checkpoint in tree]
     assert difference(stands(fresh), stands(session)) == ""

@@ -136,7 +136,12 @@ def test_while_tokens_are_forced_no_record_says_that_the_text_ends(monkeypatch: 
         (11, "end of text", end),
     ]
     assert parts[0].stop is None
-    assert [moment.node.work.parts[0].stop for moment in session.history.tree] == [None, None, None, "end of text"]  # type: ignore[union-attr]
+    assert [checkpoint.node.work.parts[0].stop for checkpoint in session.history.tree] == [
+        None,
+        None,
+        None,
+        "end of text",
+    ]  # type: ignore[union-attr]
 
 
 def test_more_is_computed_than_was_asked_for_where_a_person_steps_on() -> None:

@@ -82,7 +82,7 @@ def test_what_was_handed_out_never_changes_and_what_did_not_change_is_not_copied
     assert (int(tracker.blocks()[0]["fill"][7]), int(after[0]["fill"][7])) == (3, 4)
 
 
-LEFT = (PageShared(KEPT, 7, 2), PageFreed(0, 7, 1, True))  # the live moment becomes a kept one
+LEFT = (PageShared(KEPT, 7, 2), PageFreed(0, 7, 1, True))  # the live step becomes a kept one
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ LEFT = (PageShared(KEPT, 7, 2), PageFreed(0, 7, 1, True))  # the live moment bec
         ((*LEFT, PageFreed(KEPT, 7, 0, False), TAKEN), USED, 0, 0, 0),
     ],
 )
-def test_pages_that_kept_moments_alone_hold_are_told_from_used_ones(
+def test_pages_that_kept_checkpoints_alone_hold_are_told_from_used_ones(
     events: tuple[PageEvent, ...], state: int, owner: int, num_kept: int, num_pages: int
 ) -> None:
     tracker = PageTracker(24, 4)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
 
-from app.kit import moment_words
+from app.kit import step_words
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.branches.canvas import ROW
@@ -101,7 +101,7 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
 def test_going_there_asks_for_the_chosen_moment(view: BranchesView) -> None:
     asked: list[Command] = []
     view.wants.connect(asked.append)
-    assert not view.actions_["go"].isEnabled(), "the live moment is here already"
+    assert not view.actions_["go"].isEnabled(), "the live step is here already"
     click(view, 3)
     view.actions_["go"].trigger()
     place = view.tree.point_of(4).toPoint()
@@ -117,7 +117,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("key", "there"), KEYS)
-def test_keys_walk_from_the_live_moment(view: BranchesView, key: Qt.Key, there: int) -> None:
+def test_keys_walk_from_the_live_step(view: BranchesView, key: Qt.Key, there: int) -> None:
     """6 is the fourth of its path: above it is 3."""
     QTest.keyClick(view.tree, key)
     step = view.tree.step
@@ -196,8 +196,8 @@ def test_of_ten_thousand_moments_on_two_hundred_branches_only_what_is_on_the_scr
     view.refresh()
     assert (len(history), len(view.tree.rows)) == (10_000, 200)
     painted: list[int] = []
-    whole = moment_words.text_line
-    monkeypatch.setattr(moment_words, "text_line", lambda *asked: painted.append(asked[1]) or whole(*asked))
+    whole = step_words.text_line
+    monkeypatch.setattr(step_words, "text_line", lambda *asked: painted.append(asked[1]) or whole(*asked))
     view.tree.viewport().grab()
     shown = view.tree.viewport().height() // ROW + 2
     live = history.branch_of(history.live or 0).first

@@ -41,7 +41,7 @@ def driver(qapp: QApplication) -> Iterator[Driver]:
 
 
 def made(driver: Driver) -> list[object]:
-    """The edits on the path to the live moment."""
+    """The edits on the path to the live step."""
     history = driver.models.history
     nodes = history.path(history.live)
     return [change.edit for node in nodes for change in history.changes(node) if isinstance(change, EditMade)]

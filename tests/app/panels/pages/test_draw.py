@@ -85,7 +85,7 @@ def test_colours_follow_the_states_of_the_pool() -> None:
     assert codes[pages[2]] == FREE
 
 
-def test_pages_of_kept_moments_alone_have_a_colour_and_a_word_of_their_own() -> None:
+def test_pages_of_kept_checkpoints_alone_have_a_colour_and_a_word_of_their_own() -> None:
     story = PageStory()
     story.admit(0, list(range(10)))
     story.admit(1, [*range(8), 90, 91])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.panels.timeline.draw import FULL_SURPRISAL, MomentTicks
+from app.panels.timeline.draw import FULL_SURPRISAL, StepTicks
 from engine.wire.records import StepRecord
 from tests.app import samples
 
@@ -17,13 +17,13 @@ def record(step: int, height: float = 0.0, *, forced: bool = False) -> StepRecor
     return replace(found, step=step, sequences=(part,))
 
 
-def take(ticks: MomentTicks, records: list[StepRecord]) -> None:
+def take(ticks: StepTicks, records: list[StepRecord]) -> None:
     found = {one.step: one for one in records}
     ticks.take(list(found), found.get)
 
 
 def test_each_step_has_its_place_and_the_first_and_last_stand_at_the_ends() -> None:
-    ticks = MomentTicks()
+    ticks = StepTicks()
     take(ticks, [record(0, 0.25), record(1, 0.5, forced=True), record(2, 0.75)])
     heights, forced = ticks.columns(9)
     assert heights.tolist() == [0.25, 0, 0, 0, 0.5, 0, 0, 0, 0.75]
@@ -35,7 +35,7 @@ def test_in_blocks_every_outlier_stays_near_its_place(count: int) -> None:
     """16 blocks for 5 pixels: at most half a block beside where the step itself would stand."""
     tall, mine = count * 3 // 5, count // 4
     records = [record(n, 1.0 if n == tall else 0.125, forced=n == mine) for n in range(count)]
-    ticks, at_once = MomentTicks(16), MomentTicks(16)
+    ticks, at_once = StepTicks(16), StepTicks(16)
     for stop in range(1, count + 1):
         take(ticks, records[:stop])
     take(at_once, records)
@@ -48,7 +48,7 @@ def test_in_blocks_every_outlier_stays_near_its_place(count: int) -> None:
 
 
 def test_a_history_that_was_cut_is_read_again_and_a_step_learns_its_surprise() -> None:
-    ticks = MomentTicks(4)
+    ticks = StepTicks(4)
     take(ticks, [record(n, 1.0) for n in range(9)])
     cut = [record(n, 0.25) for n in range(3)]
     take(ticks, cut)
@@ -57,4 +57,4 @@ def test_a_history_that_was_cut_is_read_again_and_a_step_learns_its_surprise() -
     ticks.put(1, cut[1])
     take(ticks, [*cut, record(3, 0.125)])
     assert ticks.columns(4)[0].tolist() == [0.25, 0.5, 0.25, 0.125]
-    assert MomentTicks().columns(3)[0].tolist() == [0, 0, 0]
+    assert StepTicks().columns(3)[0].tolist() == [0, 0, 0]

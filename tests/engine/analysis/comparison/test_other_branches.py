@@ -1,4 +1,4 @@
-"""The live moment beside the tip of another branch: judged up to where they part, and told by position behind it."""
+"""The live step beside the tip of another branch: judged up to where they part, and told by position behind it."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     before = session.last_step, [live.cache.num_tokens for live in session.live]
     one = comparison(session, seq_id, left)
     steps = [step for step in one.catch_up() if isinstance(step, ComparedStep)]
-    mark = session.history.tree.at(parting).states[seq_id]
+    state = session.history.tree.at(parting).states[seq_id]
     same, others = (
-        [step for step in steps if (step.num_tokens > mark.num_tokens) is parted] for parted in (False, True)
+        [step for step in steps if (step.num_tokens > state.num_tokens) is parted] for parted in (False, True)
     )
     assert all((step.kl, step.is_beyond_rounding, step.parting) == (0, False, None) for step in same)
-    computed = tuple(session.text_of(run.token_ids[mark.num_tokens]) for run in (one.a, one.b))
-    assert [step.num_tokens for step in others] == [mark.num_tokens + count for count in (1, 2, 3)], (
+    computed = tuple(session.text_of(run.token_ids[state.num_tokens]) for run in (one.a, one.b))
+    assert [step.num_tokens for step in others] == [state.num_tokens + count for count in (1, 2, 3)], (
         "to the shorter tip"
     )
-    assert {step.parting for step in others} == {TokenDivergence(mark.num_tokens, computed)}
+    assert {step.parting for step in others} == {TokenDivergence(state.num_tokens, computed)}
     assert all(step.is_beyond_rounding is None for step in others), "rounding is no measure of other tokens"
     assert others[0].kl
     if name != "none":
         assert (others[0].keys > 0.01).all(), "rows of other tokens"
     assert one.b.num_tokens == session.history.tree.at(left).states[seq_id].num_tokens
-    assert one.b.token_ids[: mark.num_tokens] == one.a.token_ids[: mark.num_tokens]
-    assert one.b.token_ids[mark.num_tokens] != one.a.token_ids[mark.num_tokens]
+    assert one.b.token_ids[: state.num_tokens] == one.a.token_ids[: state.num_tokens]
+    assert one.b.token_ids[state.num_tokens] != one.a.token_ids[state.num_tokens]
     assert one.started(OtherStep(left)).b.name == f"step {left} of another branch"
     now = run_at(session, seq_id, session.last_step or 0)
     assert now.side().name == f"step {session.last_step}"
     now.close()
     if name != "none":
-        piece = one.picture(WallRequest(seq_id, mark.num_tokens, mark.num_tokens, "keys", False, 64, 8), "difference")
+        piece = one.picture(WallRequest(seq_id, state.num_tokens, state.num_tokens, "keys", False, 64, 8), "difference")
         assert isinstance(piece, WallPicture)
         assert abs(piece.low).max() == 0
         behind = one.picture(
-            WallRequest(seq_id, mark.num_tokens + 1, mark.num_tokens + 1, "keys", False, 64, 8), "difference"
+            WallRequest(seq_id, state.num_tokens + 1, state.num_tokens + 1, "keys", False, 64, 8), "difference"
         )
         assert isinstance(behind, WallPicture)
         assert abs(behind.low[:, :, :-1]).max() == 0

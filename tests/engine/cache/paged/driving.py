@@ -29,7 +29,9 @@ def check(session: Session, record: StepRecord | None = None) -> None:
         names = {PageCell.FREE: "free", PageCell.USED: "used", PageCell.SHARED: "shared"}
         names |= {PageCell.CACHED: "cached", PageCell.NULL: "null"}
         states = [state_of(group.pool, p) for p in range(len(cells))]
-        for cell, state in zip(map(PageCell, cells["state"]), states, strict=True):  # the pool knows no kept moments
+        for cell, state in zip(
+            map(PageCell, cells["state"]), states, strict=True
+        ):  # the pool knows no kept checkpoints
             assert state in ("used", "shared") if cell is PageCell.KEPT else names[cell] == state
         assert cells["ref_count"].tolist() == [group.pool.ref_count(p) for p in range(len(cells))]
 

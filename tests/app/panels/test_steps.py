@@ -1,4 +1,4 @@
-"""Moments in which the cache holds less than the newest picture shows: a mode that was just changed, a sequence that
+"""Steps at which the cache holds less than the newest picture shows: a mode that was just changed, a sequence that
 gave its pages up. No panel may fail there, nor call an old picture the live cache."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kept moments: how many, who owns their pages, and which are let go first."""
+"""Kept checkpoints: how many, who owns their pages, and which are let go first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engine.session.warm import FORCED, WARM, begun, stepped
 from tests.engine.tiny import model_of, prompt_ids
 
 
-def test_a_full_pool_lets_kept_moments_go_before_it_preempts_a_sequence() -> None:
+def test_a_full_pool_lets_kept_checkpoints_go_before_it_preempts_a_sequence() -> None:
     session = begun("small pool", length=20)
     steps = stepped(session, 6)
     session.go_to(steps[3])
@@ -28,7 +28,7 @@ def test_a_full_pool_lets_kept_moments_go_before_it_preempts_a_sequence() -> Non
         group.pool.check(group.tables)
 
 
-def test_a_cached_page_is_evicted_before_a_kept_moment_is_let_go() -> None:
+def test_a_cached_page_is_evicted_before_a_kept_checkpoint_is_let_go() -> None:
     session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=14))
     gone = session.submit(Prompt(token_ids=prompt_ids(17, seed=8)))
     session.step()
@@ -50,7 +50,7 @@ def test_a_cached_page_is_evicted_before_a_kept_moment_is_let_go() -> None:
         session.step()
 
 
-def test_pages_of_kept_moments_have_an_owner_of_their_own() -> None:
+def test_pages_of_kept_checkpoints_have_an_owner_of_their_own() -> None:
     session = begun("paged")
     steps = stepped(session, 8)
     session.go_to(steps[2])
@@ -76,7 +76,7 @@ def test_beyond_the_byte_limit_the_least_recently_used_moment_is_let_go() -> Non
     assert session.kept.num_bytes <= session.kept.max_bytes
 
 
-def test_pages_of_a_mode_that_was_left_are_given_back_though_a_kept_moment_lies_beside_them() -> None:
+def test_pages_of_a_mode_that_was_left_are_given_back_though_a_kept_checkpoint_lies_beside_them() -> None:
     session = begun("paged")
     steps = stepped(session, 5)
     session.go_to(steps[2])
@@ -130,7 +130,7 @@ def test_a_sequence_that_rests_since_long_does_not_make_going_back_a_replay(mode
     assert difference(stood[9], stands(session)) == ""
 
 
-def test_a_kept_moment_whose_step_is_forgotten_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_checkpoint_whose_step_is_forgotten_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.history.tree.MAX_STEPS", 40)
     session = Session(model_of("llama"), CacheSpec())
     session.force(session.submit(Prompt(token_ids=prompt_ids(8))), prompt_ids(100, seed=3))
@@ -150,8 +150,8 @@ def test_a_kept_moment_whose_step_is_forgotten_is_let_go(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("mode", ["growing", "paged"])
-def test_what_a_removed_sequence_held_is_kept_within_the_bytes_of_kept_moments(mode: str) -> None:
-    """Its pages are reported as those of a kept moment. Any earlier step is copied from it, even when all other
+def test_what_a_removed_sequence_held_is_kept_within_the_bytes_of_kept_checkpoints(mode: str) -> None:
+    """Its pages are reported as those of a kept checkpoint. Any earlier step is copied from it, even when all other
     sequences were removed too; only once its rows are let go is it computed again."""
     session = begun(mode, length=20)
     session.force(session.submit(Prompt(token_ids=prompt_ids(7, seed=2), sampling=WARM)), FORCED)

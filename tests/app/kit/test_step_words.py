@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.kit.moment_words import change_words
+from app.kit.step_words import change_words
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams

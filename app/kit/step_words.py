@@ -96,7 +96,7 @@ def node_lines(models: Models, step: int) -> list[str]:
 
 
 def _unstepped(models: Models, step: int, changes: tuple[Change, ...]) -> str:
-    """Describe a node that no step made: `moment 17, edit after step 16: zero position 4`."""
+    """Describe a node that no step made: `step 17, edit after step 16: zero position 4`."""
     path = models.history.path(step)
     before = next((node for node in reversed(path) if models.history.record(node) is not None), None)
     where = "" if before is None else f" after step {thousands(before)}"
