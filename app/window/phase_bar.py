@@ -134,7 +134,7 @@ HEIGHT, CELL_HEIGHT = 25, 19
 PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name; a layer's cell with its name; one without
 
 
-class Shown(Struct, frozen=True):
+class PhaseBarState(Struct, frozen=True):
     """A step, the index of the phase that is described, and its description."""
 
     step: PhaseProgress
@@ -235,7 +235,7 @@ class PhaseTrack(Opaque, QWidget):
                 ink.center(painter, center.x(), center.y(), name)
 
 
-class PhaseBar(Reader[Shown], QWidget):
+class PhaseBar(Reader[PhaseBarState], QWidget):
     """Visible while there is a step in phases, and after it is written until the next step. Signal:
     `appeared(bool)`."""
 
@@ -266,15 +266,15 @@ class PhaseBar(Reader[Shown], QWidget):
         self._looked = None if step is None or place == step.place else (step, place)
         self.refresh()
 
-    def read(self) -> Shown | str:
+    def read(self) -> PhaseBarState | str:
         step = self._models.phases.now
         if step is None:
             return "no step is taken in phases"
         place = self._looked[1] if self._looked is not None and self._looked[0] is step else step.place
         event = step.at(place) or step.latest
-        return Shown(step, place, phase_words(self._models, event))
+        return PhaseBarState(step, place, phase_words(self._models, event))
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: PhaseBarState) -> None:
         self._title.setText(f"Step {thousands(state.step.step)}")
         self.track.show_step(state.step, state.place)
         name = self.track.names[state.place]

@@ -76,7 +76,7 @@ class WorkLine(QWidget):
         self._button.setVisible(work.can_cancel)
 
 
-class Shown(Struct, frozen=True):
+class StatusLineState(Struct, frozen=True):
     """The texts of the line; an empty text takes no space. `listed` are the warnings in the tool tip."""
 
     speed: str
@@ -108,7 +108,7 @@ class NonFiniteLog:
         return self._found
 
 
-class StatusLine(Reader[Shown], QWidget):
+class StatusLine(Reader[StatusLineState], QWidget):
     """Shows the state of the timeline, the pictures and the status. Signal: `warnings_wanted()`, their number was
     clicked."""
 
@@ -262,7 +262,7 @@ class StatusLine(Reader[Shown], QWidget):
             " by the clock: other programs at work make it less exact"
         )
 
-    def read(self) -> Shown:
+    def read(self) -> StatusLineState:
         models, now = self._models, self._models.selection.now
         found, held = rates(models.timeline, models.pictures, now.seq_id), models.timeline.num_bytes(now.step)
         status, is_running = models.status.now, models.status.is_running
@@ -273,7 +273,7 @@ class StatusLine(Reader[Shown], QWidget):
         more = [f"and {counted(len(places) - MAX_LISTED, 'more place')}"] if len(places) > MAX_LISTED else []
         # a long message, progress and a busy engine need the space of other texts
         is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and bool(work.total))
-        return Shown(
+        return StatusLineState(
             speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running, is_file=models.status.has_file),
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
@@ -287,7 +287,7 @@ class StatusLine(Reader[Shown], QWidget):
             work=work,
         )
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: StatusLineState) -> None:
         set_text_role(self.speed, "text" if state.is_running else "muted")
         # bold while the engine runs; at rest it is the speed of the last steps
         self.speed.setFont(font_text(12.5, QFont.Weight.DemiBold if state.is_running else QFont.Weight.Normal))

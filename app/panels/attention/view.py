@@ -186,7 +186,7 @@ _ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # least widths of the panel 
 _HEIGHT_FOR_ONE_LINE = 120
 
 
-class Shown(Struct, frozen=True):
+class AttentionState(Struct, frozen=True):
     """A picture with its description, what is selected in it, its colour scale, and the size it is drawn in. `head` is
     the query head that was clicked."""
 
@@ -201,7 +201,7 @@ class Shown(Struct, frozen=True):
     edited: tuple[Box, ...]
 
 
-class AttentionView(MapView[Shown]):
+class AttentionView(MapView[AttentionState]):
     """Hovering shows a number, a click selects the token that it belongs to, and the head."""
 
     name = "attention"
@@ -256,7 +256,7 @@ class AttentionView(MapView[Shown]):
         shown = shown if picture is None else (picture.request.lens, picture.request.latest)
         self._lenses.show_lens(*shown, has_room=self.width() >= _ROOM_FOR_LENS)
 
-    def read(self) -> Shown | str:
+    def read(self) -> AttentionState | str:
         picture, model = self._models.pictures.attention, self._models.status.model
         record = shown_record(self._models)
         if record is None:
@@ -274,7 +274,7 @@ class AttentionView(MapView[Shown]):
         if not picture.weights.size:
             return picture.note or "This layer has no attention weights."
         selected, head, area = selected_run(self._models), self._chosen_head(picture), self._area(picture)
-        return Shown(
+        return AttentionState(
             picture, self._words(picture), None if area else selected, self.choice, head, self.map.plot_rect,
             self.width(), area, self._edited(picture),
         )  # fmt: skip
@@ -327,7 +327,7 @@ class AttentionView(MapView[Shown]):
             if first <= one.position and (last is None or one.position <= last)
         ]
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: AttentionState) -> Provenance:
         picture, now = state.picture, self._models.selection.now
         request = picture.request
         pinned = self._models.viewport.now.attention_layer
@@ -342,7 +342,7 @@ class AttentionView(MapView[Shown]):
             is_whole=self.map.is_loaded,
         )  # fmt: skip
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: AttentionState) -> None:
         picture = state.picture
         self.set_title(f"{self.title} · {layer_label(self._models, picture.request.layer)}")
         self.set_detail(state.words)
@@ -369,7 +369,7 @@ class AttentionView(MapView[Shown]):
         super().show_nothing(why)
         self.set_title(self.title)
 
-    def describe(self, state: Shown) -> None:
+    def describe(self, state: AttentionState) -> None:
         rows = enumerate(self.rows(state.picture))
         words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in rows]
         self.map.setAccessibleDescription("Most attended: " + "; ".join(words))

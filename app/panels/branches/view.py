@@ -32,7 +32,7 @@ _MANY = 6  # from this number of branches on, the filter is shown
 _ALL_BUTTONS = 500  # pixels of the panel's width for all buttons to fit
 
 
-class Shown(Struct, frozen=True):
+class BranchesState(Struct, frozen=True):
     """The tree to draw, and why no node can be made live; empty if one can."""
 
     drawn: Drawn
@@ -40,7 +40,7 @@ class Shown(Struct, frozen=True):
     kept: str = ""  # the memory for kept nodes, and its limit
 
 
-class BranchesView(View[Shown]):
+class BranchesView(View[BranchesState]):
     """Signals: `named(first, name)`; `compared(OtherStep)`, show the comparison with it."""
 
     name = "branches"
@@ -97,7 +97,7 @@ class BranchesView(View[Shown]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> BranchesState | str:
         history, now, status = self._models.history, self._models.selection.now, self._models.status
         if not len(history):
             return "Every step of the run stands here as a tree: send a prompt. " + INVITATION + "."
@@ -113,12 +113,12 @@ class BranchesView(View[Shown]):
         found = [origin_of(self._models.timeline, info.seq_id) for info in status.now.sequences]
         origins = tuple((each.seq_id, each.step) for each in found if each is not None)
         drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked, origins)
-        return Shown(drawn, why_not, _kept_words(status.now))
+        return BranchesState(drawn, why_not, _kept_words(status.now))
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: BranchesState) -> Provenance:
         return Provenance("recorded", "recorded", "every step that was taken, and every edit")
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: BranchesState) -> None:
         history = self._models.history
         if self._to_delete not in history:
             self._to_delete = None

@@ -103,7 +103,7 @@ WIDE = 520  # pixels; from this width on the buttons of the marked breakpoint ar
 TYPING_MS = 250  # the condition is read only after such a pause: half of one would be reported as an error
 
 
-class Shown(Struct, frozen=True):
+class BreakpointsState(Struct, frozen=True):
     """All stops; the id of the marked one; the condition that is searched for; the text about it, and whether that is a
     problem."""
 
@@ -150,7 +150,7 @@ class ConditionLine(QLineEdit):
             offered.hide()
 
 
-class BreakpointsView(View[Shown]):
+class BreakpointsView(View[BreakpointsState]):
     """Lists the breakpoints, and searches for a condition. Signal: `breakpoints_changed(breakpoints)`."""
 
     name = "breakpoints"
@@ -341,13 +341,15 @@ class BreakpointsView(View[Shown]):
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown:
+    def read(self) -> BreakpointsState:
         breakpoints = self._models.breakpoints
         marked = self._marked if any(breakpoint.id == self._marked for breakpoint in breakpoints.listed) else None
         search = breakpoints.queried
         problem = self.problem or (self._why_never(breakpoints.query) if breakpoints.query else "")
         words = problem or (self._found(search) if search is not None else hint(self._is_finding))
-        return Shown(tuple(map(self._row, breakpoints.listed)), marked, breakpoints.query, words, bool(problem))
+        return BreakpointsState(
+            tuple(map(self._row, breakpoints.listed)), marked, breakpoints.query, words, bool(problem)
+        )
 
     def _found(self, search: Search) -> str:
         latest, step = self._models.timeline.latest, self._models.selection.now.step
@@ -380,7 +382,7 @@ class BreakpointsView(View[Shown]):
         setting = setting_of(model, self._models.status.cache, is_compared=comparison is not None)
         return why_never(parsed(text), setting)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: BreakpointsState) -> None:
         on = sum(row.breakpoint.is_enabled for row in state.rows)
         self.set_detail(f"{thousands(on)} of {thousands(len(state.rows))} on" if state.rows else "")
         self.table.show_cells(HEADS, [cells_of(row, is_marked=row.breakpoint.id == state.marked) for row in state.rows])
@@ -389,7 +391,7 @@ class BreakpointsView(View[Shown]):
         set_text_role(self.words, "warning" if state.is_problem else "muted")
         self._show_buttons(state)
 
-    def _show_buttons(self, state: Shown) -> None:
+    def _show_buttons(self, state: BreakpointsState) -> None:
         """Show the buttons for the typed condition and, in a wide panel, those for the marked breakpoint."""
         text, is_marked = self.line.text().strip(), state.marked is not None
         kept = self._models.breakpoints.kept(text)

@@ -26,7 +26,7 @@ MEANS = "Means of the extremes of A and B, where both hold a row"
 _LEFT = 40
 
 
-class Shown(Struct, frozen=True, eq=False, dict=True):
+class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
     """Three pictures of one step over the same positions, and the selected position and row. `is_signed`: whether A and
     B have signs (attention weights have none, their difference has). `subject` says what they show. From the position
     `parting` on, the sides hold rows of different tokens. `layer_words` names a layer by its index."""
@@ -67,7 +67,7 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
         where = f"{cell.place.words(self.layer_words)} · {tokens}"
         return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
 
-    def on_same_positions(self) -> Shown:
+    def on_same_positions(self) -> CompareMapsState:
         a, b, difference = on_same_positions(self.a, self.b, self.difference)
         return replace(self, a=a, b=b, difference=difference)
 
@@ -81,7 +81,7 @@ class CompareMaps(Themed, MatrixMaps):
         self._display: Display = "beside"
         self.is_b = False
         self.names = {"a": "", "b": ""}
-        self.shown: Shown | None = None
+        self.shown: CompareMapsState | None = None
         self.blink = QTimer(self, interval=BLINK_MS)
         self.blink.timeout.connect(self.flip)
 
@@ -120,7 +120,7 @@ class CompareMaps(Themed, MatrixMaps):
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 
-    def show_pictures(self, shown: Shown, name_a: str, name_b: str) -> None:
+    def show_pictures(self, shown: CompareMapsState, name_a: str, name_b: str) -> None:
         """Show pictures of one step, with the names of the sides."""
         self.shown, self.names = shown.on_same_positions(), {"a": name_a, "b": name_b}
         self._draw()
@@ -145,7 +145,7 @@ class CompareMaps(Themed, MatrixMaps):
     def _caption(self, side: Literal["a", "b"]) -> str:
         return f"{side.upper()} · {self.names[side]}" if self.names[side] else side.upper()
 
-    def _show(self, side: Side, shown: Shown, matrix: Matrix, limits: Floats, words: str) -> None:
+    def _show(self, side: Side, shown: CompareMapsState, matrix: Matrix, limits: Floats, words: str) -> None:
         is_difference = side == "difference"
         is_signed = shown.is_signed or is_difference
         marks = Marks(

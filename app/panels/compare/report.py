@@ -25,7 +25,7 @@ from app.kit.theme import Theme, current_theme
 from app.models import Models
 from app.models.comparison import Comparison
 from app.panels.compare import words
-from app.panels.compare.maps import CompareMaps, Shown
+from app.panels.compare.maps import CompareMaps, CompareMapsState
 from app.panels.compare.steps_view import TITLES, ComparedQuantity, compare_chart, largest_of_layers, value_of
 from engine.wire.comparison import ComparedStep, ComparisonStarted
 from engine.wire.records import Candidate
@@ -48,7 +48,7 @@ class Report(Struct, frozen=True):
     notes: tuple[tuple[str, str, str], ...] = ()
 
 
-def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
+def ask_and_save(models: Models, shown: CompareMapsState | None, parent: QWidget) -> str:
     """Ask for a file and write the report; returns the message for the status line, empty if no file was chosen."""
     path, _ = QFileDialog.getSaveFileName(parent, "Save report", "comparison.html", "HTML page (*.html)")
     if not path or models.comparison.now is None:
@@ -57,7 +57,7 @@ def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
     return save_text(page(report, current_theme()), Path(path)) or f"Report saved to {path}"
 
 
-def report_of(models: Models, compared: ComparisonStarted, shown: Shown | None) -> Report:
+def report_of(models: Models, compared: ComparisonStarted, shown: CompareMapsState | None) -> Report:
     """The report of the present comparison, with the pictures that the panel shows."""
     comparison, model = models.comparison, models.status.model
     source = f"{model.source} · {model.fingerprint}" if model is not None else "–"
@@ -118,7 +118,9 @@ def _first(top: Sequence[Candidate]) -> tuple[str, str]:
 # ---- pictures ----------------------------------------------------------------------------------------------------
 
 
-def _map_pictures(models: Models, compared: ComparisonStarted, shown: Shown | None) -> list[tuple[str, bytes]]:
+def _map_pictures(
+    models: Models, compared: ComparisonStarted, shown: CompareMapsState | None
+) -> list[tuple[str, bytes]]:
     """A, B and their difference side by side, whatever display the panel uses."""
     if shown is None:
         return []

@@ -31,7 +31,7 @@ from app.models.comparison import ComparedPictures
 from app.models.loaded import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
-from app.panels.compare.maps import CompareMaps, Shown
+from app.panels.compare.maps import CompareMaps, CompareMapsState
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS
 from engine.wire.commands import Cancel, EndComparison, StartComparison
@@ -190,7 +190,7 @@ class CompareView(View[CompareShown]):
         self.lenses, self.query_lenses = LensMenu(models), LensMenu(models, of_queries=True)
         self._stack = stack(self.maps, self.why)
         self.readout = plain_label(_POINT, font_fixed(), can_select=True)
-        self.shown: Shown | None = None
+        self.shown: CompareMapsState | None = None
         self._build()
         self.follow(models)
 
@@ -385,7 +385,7 @@ class CompareView(View[CompareShown]):
         subject = words.subject(pictures.a)
         row, parting = self._row(state, sides[0]), self._models.comparison.parting_in(pictures)
         named = partial(layer_words, self._models)
-        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting, named)
+        shown = CompareMapsState(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting, named)
         self.shown = shown.on_same_positions()
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self.shown, a, b)

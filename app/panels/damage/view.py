@@ -125,7 +125,7 @@ LOW = 225
 MOST_COLUMNS = 512  # of an answer
 
 
-class Shown(Struct, frozen=True):
+class DamageState(Struct, frozen=True):
     """The answer for the chosen codec, its formula, or why there is none; the picture of it, and the selected
     layer, head and position.
     `is_low`: the panel is too low for the numbers, so that one line must contain them; `num_columns`: how many have a
@@ -142,7 +142,7 @@ class Shown(Struct, frozen=True):
     num_columns: int
 
 
-class DamageView(AskingView[Shown]):
+class DamageView(AskingView[DamageState]):
     """Clicking a cell selects its layer, head and token."""
 
     name, measures = "damage", "damage"
@@ -301,7 +301,7 @@ class DamageView(AskingView[Shown]):
             "There is nothing to measure yet: a sequence needs two tokens in its cache.",
         )
 
-    def read(self) -> Shown | str:
+    def read(self) -> DamageState | str:
         if problem := self.problem():
             return problem
         now = self._models.selection.now
@@ -313,7 +313,7 @@ class DamageView(AskingView[Shown]):
             0 if self.choice == EFFECT else now.kv_head,
             now.position if self.choice == TOKENS else None,
         )
-        return Shown(
+        return DamageState(
             found,
             self.controls.words,
             self._refusal(),
@@ -325,7 +325,7 @@ class DamageView(AskingView[Shown]):
             MOST_COLUMNS if self.maps.first.is_zoomed else self.maps.first.num_columns,
         )
 
-    def provenance(self, state: Shown) -> Provenance | None:
+    def provenance(self, state: DamageState) -> Provenance | None:
         found, latest = state.found, self._models.timeline.live_path.latest
         if found is None:
             return None
@@ -336,7 +336,7 @@ class DamageView(AskingView[Shown]):
         sentence = f"recomputed on a copy · step {found.step}  {rebuilt}".strip()
         return Provenance(words, "past" if is_old else "recomputed", sentence)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: DamageState) -> None:
         found, is_plan = state.found, state.picture == PLAN
         self._sheets.setCurrentIndex({EFFECT: 1, PLAN: 2}.get(state.picture, 0))
         self._sheets.currentWidget().setVisible(found is not None or is_plan)  # type: ignore[union-attr]
@@ -355,7 +355,7 @@ class DamageView(AskingView[Shown]):
         self.readout.setText(self.line(state))
         set_text_role(self.readout, "text" if state.hint else "muted")
 
-    def _show_picture(self, state: Shown, found: DamageMap) -> None:
+    def _show_picture(self, state: DamageState, found: DamageMap) -> None:
         layer, head, position = state.chosen
         if state.picture == PLAN:
             return
@@ -384,7 +384,7 @@ class DamageView(AskingView[Shown]):
             maps = self.maps if side else self.shift
             maps.show_matrix(side, matrix, limits, marks, f"{what} · {colors}", is_signed=False)
 
-    def line(self, state: Shown) -> str:
+    def line(self, state: DamageState) -> str:
         """The last line: the cell under the mouse, else what to do or to know."""
         found = state.found
         if found is None:

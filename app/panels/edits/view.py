@@ -104,7 +104,7 @@ _WIDE = 620
 JSON_FILES = "Edits (*.json)"
 
 
-class Shown(Struct, frozen=True):
+class EditsState(Struct, frozen=True):
     """Every edit, newest first; the marked one with its measured effect; and which parts have space."""
 
     rows: tuple[EditRow, ...]
@@ -114,7 +114,7 @@ class Shown(Struct, frozen=True):
     has_effect: bool
 
 
-class EditsView(View[Shown]):
+class EditsView(View[EditsState]):
     """A click marks an edit. Signal: `repeated(edits)`."""
 
     name = "edits"
@@ -154,7 +154,7 @@ class EditsView(View[Shown]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> EditsState | str:
         edits, status = self._models.edits, self._models.status.now
         made = edits.made
         if not made:
@@ -168,9 +168,9 @@ class EditsView(View[Shown]):
         of_step: dict[int | None, EditRow] = {one.step: one for one in rows}
         marked = of_step.get(self._models.selection.now.step) or of_step.get(self._marked) or rows[0]
         measured = edits.measured(marked.step)
-        return Shown(rows, marked, measured, is_wide or self.choice == LIST, is_wide or self.choice == EFFECT)
+        return EditsState(rows, marked, measured, is_wide or self.choice == LIST, is_wide or self.choice == EFFECT)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: EditsState) -> None:
         self.show_choices(not (state.has_list and state.has_effect))
         undone = sum(one.is_undone for one in state.rows)
         self.set_detail(f"{thousands(len(state.rows) - undone)} made" + (f" · {undone} undone" if undone else ""))
@@ -178,7 +178,7 @@ class EditsView(View[Shown]):
         self.table.show_cells(HEADS, [cells_of(one, is_marked=one == state.marked) for one in state.rows])
         self._show_effect(state)
 
-    def _show_effect(self, state: Shown) -> None:
+    def _show_effect(self, state: EditsState) -> None:
         found = state.measured
         self.next_token.setVisible(state.has_effect and found is not None)
         self.kept.setVisible(state.has_effect and found is not None and found.kept is not None)
@@ -189,7 +189,7 @@ class EditsView(View[Shown]):
         kl = state.marked.kl
         self.note.setText(self._note(state), "" if kl is None else f"KL {divergence_words(kl)}")
 
-    def _note(self, state: Shown) -> str:
+    def _note(self, state: EditsState) -> str:
         marked = state.marked
         if marked.kl is None and state.measured is None:  # of a session that was opened again
             return f"step {thousands(marked.step)}: session files do not keep its effect · Repeat measures it anew"
@@ -199,7 +199,7 @@ class EditsView(View[Shown]):
         has_kept = state.has_effect and state.measured is not None and state.measured.kept is not None
         return f"{words} · layers: kept rows against a re-prefill, ‖Δ‖ / ‖row‖" if has_kept else words
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: EditsState) -> Provenance:
         if self._models.selection.now.step is not None:
             return Provenance("history", "past", "dimmed: what the step that is looked at does not stand on")
         return Provenance("history", "recorded", "every edit of this session; dimmed: undone")

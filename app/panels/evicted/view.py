@@ -345,7 +345,7 @@ WHY, REGRETTED = "why", "regret"
 _NAMED = 3
 
 
-class Shown(Struct, frozen=True):
+class EvictedState(Struct, frozen=True):
     """What both sheets depend on: the record shown, the number of known evictions, the selection, the engine's status;
     and for the regret the answer and its state."""
 
@@ -359,7 +359,7 @@ class Shown(Struct, frozen=True):
     state: MeasurementState
 
 
-class EvictedView(AskingView[Shown]):
+class EvictedView(AskingView[EvictedState]):
     """Follows the selected token, layer and kv head; without a token it shows the latest eviction."""
 
     name, measures = "evicted", "regret"
@@ -429,7 +429,7 @@ class EvictedView(AskingView[Shown]):
         self.button.setVisible(self.choice == REGRETTED)
         super().refresh()
 
-    def read(self) -> Shown | str:
+    def read(self) -> EvictedState | str:
         record, now = shown_record(self._models), self._models.selection.now
         regret, state = self.answer, self.measurement.state
         is_regret = self.choice == REGRETTED
@@ -438,14 +438,14 @@ class EvictedView(AskingView[Shown]):
         if not is_regret and (record is None or not self._log.latest(now.seq_id, record.step)):
             return self._nothing(record)
         status = self._models.status.now
-        return Shown(is_regret, record, len(self._log), now, self._pointed, status, regret, state)
+        return EvictedState(is_regret, record, len(self._log), now, self._pointed, status, regret, state)
 
-    def provenance(self, state: Shown) -> Provenance | None:
+    def provenance(self, state: EvictedState) -> Provenance | None:
         if not state.is_regret and state.record is not None:
             return source_of(self._models, "recorded", "", state.record.step)
         return source_of(self._models, "recomputed", "", state.regret.step) if state.regret is not None else None
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: EvictedState) -> None:
         self._sheets.setCurrentIndex(int(state.is_regret))
         self.set_detail(self.regret.summary(state.regret) if state.is_regret else "")
         if state.is_regret:

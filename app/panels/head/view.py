@@ -51,7 +51,7 @@ _ROOM_FOR_RANGE = 680  # least width for the words of the colour range; more tha
 _TOKENS_LEFT = 92  # pixels for the names of tokens beside a picture of tokens by tokens
 
 
-class Shown(Struct, frozen=True):
+class HeadState(Struct, frozen=True):
     """A picture with its colour range and how that is chosen; the selected positions and channel, or area; and
     edits."""
 
@@ -64,7 +64,7 @@ class Shown(Struct, frozen=True):
     edited: tuple[Box, ...]
 
 
-class HeadView(MapView[Shown]):
+class HeadView(MapView[HeadState]):
     name = "head"
     kind = HEAD
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, pictures(HEAD))
@@ -169,7 +169,7 @@ class HeadView(MapView[Shown]):
                 return
             self.set_title(f"{name} · {LENSES[request.lens].head_word} {request.kv_head} · {picture.tensor_label}")
 
-    def read(self) -> Shown | str:
+    def read(self) -> HeadState | str:
         """In one line why there is nothing to draw."""
         picture = self._models.pictures.head
         if shown_record(self._models) is None:
@@ -180,11 +180,11 @@ class HeadView(MapView[Shown]):
             limit = self._limit(picture)
             run, area = selected_run(self._models), self._area(picture)
             if picture.state_shape:
-                return Shown(picture, limit, self._scope, None, None, None, ())
+                return HeadState(picture, limit, self._scope, None, None, None, ())
             place = picture.request
             kv_head, num_channels = self._kv_head_of(picture), picture.low.shape[1]
             edited = head_boxes(self._models, place.seq_id, place.layer, kv_head, place.lens, num_channels)
-            return Shown(picture, limit, self._scope, None if area else run, self._channel(picture), area, edited)
+            return HeadState(picture, limit, self._scope, None if area else run, self._channel(picture), area, edited)
         if matrix_of(picture).asked is not None and not picture.note:
             return "These positions have left this head's window: press Home to see what it holds."
         return picture.note or "This head holds no tokens yet."
@@ -193,7 +193,7 @@ class HeadView(MapView[Shown]):
         super().show_nothing(why)
         self.range.hide()
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: HeadState) -> None:
         self.range.show()
         self._draw(state)
         self._show_range(self._range_text(state.picture, state.limit))
@@ -235,7 +235,7 @@ class HeadView(MapView[Shown]):
             words.append(f"▲ {picture.num_nan} NaN, {picture.num_inf} Inf")
         self.set_detail(" · ".join([*words, picture.note] if picture.note else words))
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: HeadState) -> Provenance:
         picture, now = state.picture, self._models.selection.now
         request = picture.request
         layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.lens)
@@ -247,7 +247,7 @@ class HeadView(MapView[Shown]):
             is_whole=self.map.is_loaded, parts=parts_words(self._models, picture),
         )  # fmt: skip
 
-    def _draw(self, state: Shown) -> None:
+    def _draw(self, state: HeadState) -> None:
         picture, limit = state.picture, state.limit
         matrix, scale = matrix_of(picture), self._scale(picture)
         is_map = self._has_tokens_down(picture)

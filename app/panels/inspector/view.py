@@ -18,7 +18,7 @@ from app.models.pictures import ATTENTION, ROW, TABLE, WALL
 from app.panels.inspector.words import token_facts
 
 
-class Shown(Struct, frozen=True):
+class InspectorState(Struct, frozen=True):
     """A token at a step, with its facts. `is_newest`: no token is selected."""
 
     token: Token
@@ -27,7 +27,7 @@ class Shown(Struct, frozen=True):
     facts: tuple[Fact, ...]
 
 
-class InspectorView(View[Shown]):
+class InspectorView(View[InspectorState]):
     """Follows the selection; without a selected token it shows the newest."""
 
     name = "inspector"
@@ -45,7 +45,7 @@ class InspectorView(View[Shown]):
     def want(self, *, is_visible: bool) -> None:
         self._models.viewport.update(wants_row=is_visible)
 
-    def read(self) -> Shown | str:
+    def read(self) -> InspectorState | str:
         record, token = shown_record(self._models), self._token()
         if record is None or token is None:
             now = self._models.selection.now
@@ -53,7 +53,7 @@ class InspectorView(View[Shown]):
                 return f"Token {thousands(now.position or 0)} was not there yet after step {thousands(record.step)}."
             return "Click a token, a column or a page to see everything about it."
         facts = token_facts(self._models, record, token)
-        return Shown(token, record.step, self._models.selection.now.position is None, facts)
+        return InspectorState(token, record.step, self._models.selection.now.position is None, facts)
 
     def _token(self) -> Token | None:
         now = self._models.selection.now
@@ -63,10 +63,10 @@ class InspectorView(View[Shown]):
         # a position that this step has not reached has no token here
         return tokens[position] if 0 <= position < min(count, len(tokens)) else None
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: InspectorState) -> Provenance:
         return source_of(self._models, "recorded", "", state.step)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: InspectorState) -> None:
         self.set_detail("newest token" if state.is_newest else f"token {thousands(state.token.position)}")
         label = token_label(state.token.text, 40)
         if label != self._text.text():

@@ -118,7 +118,7 @@ TAKE = "click: take this token instead"
 BRANCH = "click: a branch begins here with this token; what there is stays"
 
 
-class Shown(Struct, frozen=True):
+class NextTokenState(Struct, frozen=True):
     """The candidates as bars, and a summary in full and in short; the step that last computed the sequence; the edit
     after which the candidates were measured, if any; why none of them can be taken, or empty; whether another text can
     be typed; the step shown; and the sequence's sampling."""
@@ -134,7 +134,7 @@ class Shown(Struct, frozen=True):
     sampling: SamplingParams | None
 
 
-class NextTokenView(View[Shown]):
+class NextTokenView(View[NextTokenState]):
     """Signals: `biased(BiasLogits)`, change the logits from now on; `bias_wanted(token_id)`, ask for the amount of a
     bias. It `wants` a `BeginBranch`: take another token instead, continue with a text, or with another draw. If an
     earlier step is shown, a new branch begins there."""
@@ -220,7 +220,7 @@ class NextTokenView(View[Shown]):
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> NextTokenState | str:
         found, now = shown_part(self._models), self._models.selection.now
         if found is None:
             if self._models.timeline.at(now.step) is None:
@@ -247,7 +247,7 @@ class NextTokenView(View[Shown]):
         is_full = info is not None and info.stop in FULL and now.step is None
         num_typed = num_typed_ahead(self._models)
         refusal = self._models.status.why_no_engine or (why_ended(info) if info is not None and is_full else "")
-        return Shown(
+        return NextTokenState(
             rows=candidate_rows(part, which, refusal or (TAKE if now.step is None else BRANCH)),
             summary=_summary(part, which, num_typed, is_brief=False),
             brief=_summary(part, which, num_typed, is_brief=True),
@@ -259,7 +259,7 @@ class NextTokenView(View[Shown]):
             sampling=info.sampling if info is not None else None,
         )
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: NextTokenState) -> Provenance:
         if state.edited_at is not None:
             step = thousands(state.edited_at)
             kind = "recorded" if state.looked_at is None else "past"
@@ -271,7 +271,7 @@ class NextTokenView(View[Shown]):
             self._models, "recorded", "", shown.step if shown is not None else None, computed_in=state.computed_in
         )
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: NextTokenState) -> None:
         self.summary.setText(state.summary, state.brief, _SUMMARY_TIP)
         self.candidates.show_table(BarTable(rows=state.rows))
         for widget in (self.continuation, self.other):

@@ -69,7 +69,7 @@ def is_found(row: NoteRow, words: str) -> bool:
 NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head that you look at."
 
 
-class Shown(Struct, frozen=True):
+class NotesState(Struct, frozen=True):
     """The bookmarks that match the filter, the number of all, and the marked one."""
 
     rows: tuple[NoteRow, ...]
@@ -77,7 +77,7 @@ class Shown(Struct, frozen=True):
     marked: Bookmark | None
 
 
-class NotesView(View[Shown]):
+class NotesView(View[NotesState]):
     """A click marks a bookmark; Enter or a double click goes there. Signals: `wanted(target)`, `edited(target)`,
     `deleted(target)`."""
 
@@ -112,7 +112,7 @@ class NotesView(View[Shown]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> NotesState | str:
         everything = self._models.bookmarks.all
         if not everything:
             return NOTHING
@@ -120,7 +120,7 @@ class NotesView(View[Shown]):
         found = tuple(row for row in rows if is_found(row, self.filter.text()))
         listed = [row.bookmark for row in found]
         marked = self._marked if self._marked in listed else next(iter(listed), None)
-        return Shown(found, len(everything), marked)
+        return NotesState(found, len(everything), marked)
 
     def _row(self, bookmark: Bookmark) -> NoteRow:
         models, step = self._models, bookmark.target.step
@@ -130,7 +130,7 @@ class NotesView(View[Shown]):
         )  # fmt: skip
         return NoteRow(bookmark, place_words(models, bookmark.target), is_elsewhere, is_gone)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: NotesState) -> None:
         found = len(state.rows)
         count = counted(state.count, "bookmark")
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
@@ -138,7 +138,7 @@ class NotesView(View[Shown]):
         for button in self._ways:
             button.setEnabled(state.marked is not None)
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: NotesState) -> Provenance:
         return Provenance("by you", "recorded", "bookmarks and notes of this session; dimmed: of another branch")
 
     # ---- intents -------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ _WIDE = 780  # pixels; from this width on the grid and the events are shown side
 Page = tuple[int, int]  # pool and page_id
 
 
-class Shown(Struct, frozen=True):
+class PagesState(Struct, frozen=True):
     """The pools after a step: the selected page, the pages of the selected sequence in every pool, and texts."""
 
     record: StepRecord
@@ -48,7 +48,7 @@ class Shown(Struct, frozen=True):
     events: tuple[str, ...]
 
 
-class PagesView(View[Shown]):
+class PagesView(View[PagesState]):
     """Shows the pools of the selected step. A click on a page selects its sequence and its first token in all panels.
     Signal: `menu_wanted(place on the screen)`, for the page selected by the same click."""
 
@@ -146,7 +146,7 @@ class PagesView(View[Shown]):
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> PagesState | str:
         record = shown_record(self._models)
         status, is_live = self._models.status, self._models.selection.now.step is None
         cache = status.cache
@@ -170,7 +170,7 @@ class PagesView(View[Shown]):
         selected, lines = chosen_page(self._models, record), tuple(record_lines(record))
         told = self._pointed or selected
         is_there = told is not None and told[0] < len(pools) and told[1] < pools[told[0]].num_pages
-        return Shown(
+        return PagesState(
             record=record,
             mode=self._mode,
             shows_grid=self.choice != EVENTS or is_wide,
@@ -193,10 +193,10 @@ class PagesView(View[Shown]):
     def _mine(self, record: StepRecord, pool: int) -> tuple[int, ...]:
         return tuple(page_id for page_id in table_pages(self._models, record, pool) if page_id)
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: PagesState) -> Provenance:
         return source_of(self._models, "recorded", "", state.record.step)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: PagesState) -> None:
         pools = state.record.page_maps
         self.set_detail(*pools_words(pools))
         self.events.setVisible(state.shows_events)
@@ -209,7 +209,7 @@ class PagesView(View[Shown]):
             self.events.setPlainText(text)
         self._read_out(state)
 
-    def _read_out(self, state: Shown) -> None:
+    def _read_out(self, state: PagesState) -> None:
         """Show one line about the page under the mouse, or else the selected one; without either, the step's first
         event."""
         if not state.readout:

@@ -34,7 +34,7 @@ _BY_WIDTH = (
 OWN = "This session"
 
 
-class Shown(Struct, frozen=True):
+class PrefixesState(Struct, frozen=True):
     tree: PrefixTree
     source: Provenance
     leaves_out: tuple[str, ...]
@@ -67,7 +67,7 @@ def _short(name: str) -> str:
     return name if "://" in name else name.rsplit("/", 1)[-1]
 
 
-class PrefixesView(AnswerView[Shown]):
+class PrefixesView(AnswerView[PrefixesState]):
     name = "prefixes"
     reads_size = True
 
@@ -93,7 +93,7 @@ class PrefixesView(AnswerView[Shown]):
     def question(self) -> Command | None:
         return TakePrefixTree(self._models.servers.chosen, self.search.text().strip())
 
-    def read(self) -> Shown | str:
+    def read(self) -> PrefixesState | str:
         self._list_sources()
         if self.answer is None:
             return "What a server, or the page pool of this session, has cached stands here as a tree."
@@ -102,9 +102,9 @@ class PrefixesView(AnswerView[Shown]):
         if self.answer.why_none:
             return str(self.answer.why_none)
         leaves_out = next((names for width, names in _BY_WIDTH if self.width() < width), ())
-        return Shown(self.answer, source_of(self._models), leaves_out)
+        return PrefixesState(self.answer, source_of(self._models), leaves_out)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: PrefixesState) -> None:
         tree = state.tree
         self.set_detail(
             f"{counted(tree.num_tokens, 'token')} · {counted(tree.num_branches, 'branch', 'branches')} at the root",
@@ -114,7 +114,7 @@ class PrefixesView(AnswerView[Shown]):
         rows = [cells_of(row, tree.bytes_per_token) for row in tree.rows]
         self.table.show_cells([HEADS[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: PrefixesState) -> Provenance:
         return state.source
 
     def _list_sources(self) -> None:

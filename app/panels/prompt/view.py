@@ -22,7 +22,7 @@ from app.panels.prompt import words
 from app.panels.prompt.chat import ChatEditor, conversation_of
 from app.panels.prompt.editor import Drafts, PromptEdit
 from app.panels.prompt.sampling import SamplingButton, SamplingOf, seed_field
-from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, PromptText, Shown
+from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, PromptState, PromptText
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
 from engine.spec.chat import Chat
@@ -90,7 +90,7 @@ ROOM_FOR_KEY = 324
 CHEVRON = 42  # pixels of a button besides its text
 
 
-class PromptPanel(View[Shown]):
+class PromptPanel(View[PromptState]):
     """Signals: `submitted(content, sampling, alone, in_phases, after)`, a text, a tuple of token ids or a conversation,
     as `Intents.on_prompt_submitted` takes it; `sampling_changed(sampling)`; `room_wanted(pixels)`, the height needed
     (0: the usual).
@@ -369,7 +369,7 @@ class PromptPanel(View[Shown]):
         self._sampling_of.show_told()
         super().refresh()
 
-    def read(self) -> Shown:
+    def read(self) -> PromptState:
         model, mode = self._model, self._mode
         written = CHAT if self.chat.is_begun else ""
         content, is_shortened = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_shortened)
@@ -380,7 +380,7 @@ class PromptPanel(View[Shown]):
             return replace(shown, problem="", warning="", can_draw_random=False)
         return replace(shown, can_draw_random=shown.can_draw_random and model.geometry.vocab_size is not None)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: PromptState) -> None:
         self.set_detail(state.detail, state.brief)
         set_text_role(self.detail, "warning" if state.is_wrong else "muted")
         self.edit.setPlaceholderText(state.invitation)

@@ -45,7 +45,7 @@ class PromptText(Struct, frozen=True):
         return is_random(self.content)
 
 
-class Shown(Struct, frozen=True):
+class PromptState(Struct, frozen=True):
     """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
     it is shown in the title, and `warning` says it in a sentence; `is_excess`: there are too many tokens."""
 
@@ -63,10 +63,10 @@ class Shown(Struct, frozen=True):
     can_draw_random: bool
 
 
-def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bool) -> Shown:
+def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bool) -> PromptState:
     """Everything around the editor; `now` is the progress of a prompt that is being read, empty if there is none."""
     is_refused = bool(text.refusal) and not now and not text.is_empty
-    return Shown(
+    return PromptState(
         detail=text.refusal if is_refused else now or detail(text),
         brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),
         is_wrong=text.is_wrong and not now,

@@ -26,7 +26,7 @@ INVITATION = "Type or paste a prompt, or its token ids, and press Enter: how muc
 MOST_CHARS = 1_000_000
 
 
-class Shown(Struct, frozen=True):
+class ReuseState(Struct, frozen=True):
     answer: PrefixExplained | str
     source: Provenance
 
@@ -48,7 +48,7 @@ def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-class ReuseView(AnswerView[Shown]):
+class ReuseView(AnswerView[ReuseState]):
     name = "reuse"
 
     def __init__(self, models: Models) -> None:
@@ -83,19 +83,19 @@ class ReuseView(AnswerView[Shown]):
         server = self._models.servers.chosen
         return replace(wanted, server=server, eagle=wanted.eagle and bool(server))  # the pool here drafts nothing
 
-    def read(self) -> Shown | str:
+    def read(self) -> ReuseState | str:
         self.eagle.setEnabled(bool(self._models.servers.chosen))
         answer = INVITATION if self._wanted is None or self.answer is None else self.answer
-        return Shown(answer, source_of(self._models))
+        return ReuseState(answer, source_of(self._models))
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: ReuseState) -> None:
         answer = state.answer if isinstance(state.answer, PrefixExplained) else None
         self.why.setText(prose(answer.why) if answer is not None else str(state.answer))
         set_text_role(self.why, "text" if answer is not None else "muted")
         self.facts.show_facts(facts_of(answer) if answer is not None else ())
         self.set_detail(answer.reason if answer is not None else "")
 
-    def provenance(self, state: Shown) -> Provenance | None:
+    def provenance(self, state: ReuseState) -> Provenance | None:
         return state.source if isinstance(state.answer, PrefixExplained) else None
 
     def ask(self, text: str, salt: str = "", lora: str = "") -> None:

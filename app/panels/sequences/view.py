@@ -186,7 +186,7 @@ _ORIGIN_WIDTH = 190
 _FROM_WIDTH = {PREEMPTED: 550, SHARED: 470, SERVED: 404, PAGES: 330}
 
 
-class Shown(Struct, frozen=True):
+class SequencesState(Struct, frozen=True):
     """Every sequence, which one is selected, whether it can be stopped, why its prompt was not reused (short and
     whole), and the step shown (None: the live one)."""
 
@@ -201,7 +201,7 @@ class Shown(Struct, frozen=True):
 COMMANDS: Mapping[str, Callable[[int], Command]] = {STOP: StopSequence, FORK: Fork, REMOVE: RemoveSequence}
 
 
-class SequencesView(View[Shown]):
+class SequencesView(View[SequencesState]):
     """A click selects a sequence."""
 
     name = "sequences"
@@ -261,13 +261,13 @@ class SequencesView(View[Shown]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> SequencesState | str:
         status, now = self._models.status.now, self._models.selection.now
         if not status.sequences:
             return "Send a prompt: every sequence appears here, with what it holds."
         info = next((info for info in status.sequences if info.seq_id == now.seq_id), None)
         page_size = status.cache.page_size if status.cache.is_paged else None
-        return Shown(
+        return SequencesState(
             rows=tuple(
                 SequenceRow(info, status.cache.is_paged, origin_words(self._models, info.seq_id))
                 for info in status.sequences
@@ -279,7 +279,7 @@ class SequencesView(View[Shown]):
             step=now.step,
         )
 
-    def provenance(self, state: Shown) -> Provenance:
+    def provenance(self, state: SequencesState) -> Provenance:
         if loss := self._models.status.loss:
             return Provenance(f"engine {loss} · last state", "past", f"what the engine said last: it is {loss} now")
         if state.step is None:
@@ -287,7 +287,7 @@ class SequencesView(View[Shown]):
         sentence = f"the engine's state now, not at step {thousands(state.step)}"
         return Provenance("engine state · now", "past", sentence)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: SequencesState) -> None:
         self._delegate.rows = state.rows
         self.model.set_cells(HEADS, [row.cells() for row in state.rows])
         self._has_origins = any(row.origin for row in state.rows)

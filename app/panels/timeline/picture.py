@@ -140,7 +140,7 @@ class FoundSteps(Struct, frozen=True):
         return f", {thousands(self.num_found)} found" if self.query else ""
 
 
-class Shown(Struct, frozen=True):
+class TimelineState(Struct, frozen=True):
     """A path of `count` nodes from `first` to `tip`, with its newest record `latest`; the node shown, `step` at
     `index`, and whether that is the live one (`is_live`). `live_index`: on the path of another branch, where the live
     node is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run."""
@@ -239,7 +239,7 @@ class TimelinePicture:
         self._models, self._ticks = models, ticks
         self._number, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
 
-    def paint(self, painter: QPainter, track: TimelineTrack, shown: Shown | None, *, has_focus: bool) -> None:
+    def paint(self, painter: QPainter, track: TimelineTrack, shown: TimelineState | None, *, has_focus: bool) -> None:
         """Paint everything; a bare line if no step was taken yet."""
         theme = current_theme()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -265,7 +265,7 @@ class TimelinePicture:
         # a number too wide for the space beside the handle is written above it
         self._number.left(painter, left, MIDDLE if left > track.end + 10 else MIDDLE - 13, ends)
 
-    def _paint_way(self, painter: QPainter, track: TimelineTrack, shown: Shown, handle: float) -> None:
+    def _paint_way(self, painter: QPainter, track: TimelineTrack, shown: TimelineState, handle: float) -> None:
         """Paint the line up to the step shown; the part beyond the live path, on another branch, has another colour."""
         theme = current_theme()
         end = handle if shown.live_index is None else min(handle, track.x_of(shown.live_index))
@@ -275,7 +275,7 @@ class TimelinePicture:
             painter.setPen(QPen(theme.color("selected"), 3, c=Qt.PenCapStyle.RoundCap))
             painter.drawLine(QPointF(end, MIDDLE), QPointF(handle, MIDDLE))
 
-    def _paint_behind(self, painter: QPainter, track: TimelineTrack, shown: Shown) -> None:
+    def _paint_behind(self, painter: QPainter, track: TimelineTrack, shown: TimelineState) -> None:
         """Paint what follows the live node: the branch that was left, as a dashed line with a description if it fits;
         or a dotted line for future steps, with the chosen place."""
         theme, start, end = current_theme(), track.tip, track.end
@@ -294,7 +294,7 @@ class TimelinePicture:
             painter.drawLine(QPointF(start + 10, MIDDLE), QPointF(end, MIDDLE))
             self._paint_ahead(painter, track, shown)
 
-    def _paint_ahead(self, painter: QPainter, track: TimelineTrack, shown: Shown) -> None:
+    def _paint_ahead(self, painter: QPainter, track: TimelineTrack, shown: TimelineState) -> None:
         """Mark the place ahead that is chosen as the end of a run, or pointed at."""
         theme = current_theme()
         for num_steps, role in ((shown.pointed_ahead, "muted"), (shown.ahead, "selected")):

@@ -22,12 +22,20 @@ from app.models import Models
 from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
 from app.panels.timeline.draw import StepTicks
-from app.panels.timeline.picture import HEIGHT, FoundSteps, Left, Shown, TimelinePicture, TimelineTrack, words_at
+from app.panels.timeline.picture import (
+    HEIGHT,
+    FoundSteps,
+    Left,
+    TimelinePicture,
+    TimelineState,
+    TimelineTrack,
+    words_at,
+)
 from engine.counted import counted
 from engine.wire.records import StepRecord
 
 
-class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
+class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
     """Writes the selected step; the newest node of the path is the live one. Signals: `ran_here()`, run to the chosen
     place; `menu_wanted(point on the screen)`, for that place or the step shown."""
 
@@ -58,7 +66,7 @@ class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> Shown | str:
+    def read(self) -> TimelineState | str:
         timeline, history, now = self._models.timeline, self._models.history, self._models.selection.now
         nodes = timeline.nodes
         self._ticks.take(nodes, timeline.record)
@@ -71,7 +79,7 @@ class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
         goes_on = timeline.is_of_live and left is None and can_go_on(self._models)
         if self._marked != (history.shape, nodes[-1]):
             self._marked, self.marks = (history.shape, nodes[-1]), path_marks(history, nodes[-1])
-        return Shown(
+        return TimelineState(
             nodes[0], nodes[-1], timeline.latest, len(nodes), index, nodes[index], now.step is None,
             self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self.marks,
             FoundSteps.of(self._models), self._noted(),
@@ -89,7 +97,7 @@ class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
         places = map(self._models.timeline.node_index, self._models.bookmarks.on_steps())
         return tuple(at for at in places if at is not None)
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: TimelineState) -> None:
         self.setAccessibleDescription(state.words)
         self.update()
 

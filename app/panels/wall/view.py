@@ -62,7 +62,7 @@ class _SizedArea(QScrollArea):
         self.resized.emit()
 
 
-class Shown(Struct, frozen=True):
+class WallState(Struct, frozen=True):
     """A picture (None: only the frames), the layout of its thumbnails, the selection (layer, head, positions), and the
     selected area, edits and bookmarks."""
 
@@ -78,7 +78,7 @@ CELL_TIP = (
 )
 
 
-class WallView(View[Shown]):
+class WallView(View[WallState]):
     """A click on a thumbnail selects its layer, kv head and token; a drag selects the tokens inside one, or several
     whole ones. Signals: `outliers_wanted()`, show the list of the largest values; `menu_wanted(point on the screen)`,
     for the selection."""
@@ -260,7 +260,7 @@ class WallView(View[Shown]):
         self.set_choice(next((k for k, place in _CHOICES.items() if place == shown), ""))  # of the picture shown
         self._lenses.show_lens(shown[0])
 
-    def read(self) -> Shown | str:
+    def read(self) -> WallState | str:
         picture, now = self._models.pictures.wall, self._models.selection.now
         if shown_record(self._models) is None:
             what, draft = "Every layer and head of the cache appears here with the first step", self._models.draft
@@ -278,14 +278,14 @@ class WallView(View[Shown]):
         by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
         head = head_of(self._models, self._lens, now.layer, now.kv_head)
-        return Shown(picture, self.canvas.layout_now, (now.layer, head, run), by_hand)
+        return WallState(picture, self.canvas.layout_now, (now.layer, head, run), by_hand)
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
         self.largest.hide()
         self._drawn = ()
 
-    def show_state(self, state: Shown) -> None:
+    def show_state(self, state: WallState) -> None:
         self.canvas.set_marks(state.selected, state.by_hand)
         self._name_largest(state.picture)
         self.set_detail(self._words(state.picture), tip=CELL_TIP)
@@ -306,7 +306,7 @@ class WallView(View[Shown]):
         marks = WallMarks(*sizes.marked_tiles(picture, values, absent), sizes.times_range(picture))
         self.canvas.show_picture(image, picture, marks)
 
-    def describe(self, state: Shown) -> None:
+    def describe(self, state: WallState) -> None:
         if (picture := state.picture) is not None:
             words = (
                 (
@@ -362,7 +362,7 @@ class WallView(View[Shown]):
             words.append(picture.note)
         return " · ".join(words)
 
-    def provenance(self, state: Shown) -> Provenance | None:
+    def provenance(self, state: WallState) -> Provenance | None:
         if (picture := state.picture) is None:
             return None
         request, now = picture.request, self._models.selection.now

@@ -46,7 +46,7 @@ def test_forced_tokens_go_first_and_the_last_of_them_before_an_end() -> None:
     assert (one.sampled, one.sampled_is_forced, one.stop) == (72, False, "end of text")
 
 
-@pytest.state.parametrize(
+@pytest.mark.parametrize(
     ("stop", "after"),
     [
         ("end of text", None),

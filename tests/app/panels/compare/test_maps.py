@@ -17,7 +17,7 @@ from app.draw.format import brief
 from app.draw.matrix import matrix_of
 from app.kit.heatmap_marks import Marks
 from app.kit.labels import plain_tip
-from app.panels.compare.maps import CompareMaps, Shown
+from app.panels.compare.maps import CompareMaps, CompareMapsState
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
 from engine.wire.events import Failed
 from engine.wire.pictures import WallRequest
@@ -54,10 +54,10 @@ def test_numbers_have_fewer_digits_where_the_exact_ones_do_not_fit(compared: Com
 
 def test_each_number_has_tokens_of_its_own_where_sides_pool_differently(compared: CompareDesk) -> None:
     sides = pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1)
-    text = Shown(*sides, True, None, None).on_same_positions().reading(QPointF(18.5, 0.5), str)
+    text = CompareMapsState(*sides, True, None, None).on_same_positions().reading(QPointF(18.5, 0.5), str)
     numbers = "A -1.0 … 1.0 (18…23)   B -2.0 … 2.0 (17…19)   A − B 0.5 (18)"
     assert text == f"{numbers}   layer 0 · head 0 · channel 0 · (tokens)"
-    same = Shown(sides[0], sides[0], sides[0], True, None, None).on_same_positions()
+    same = CompareMapsState(sides[0], sides[0], sides[0], True, None, None).on_same_positions()
     assert same.reading(QPointF(18.5, 0.5), str).endswith("channel 0 · tokens 18…23, extremes")
 
 
@@ -107,7 +107,7 @@ def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> Non
     full = np.broadcast_to(size, picture.low.shape)
     a, b, difference = (matrix_of(replace(picture, low=full * part, high=full * part)) for part in (0.5, 1.0, -0.5))
     maps = CompareMaps(str)
-    maps.show_pictures(Shown(a, b, difference, True, None, None), "", "")
+    maps.show_pictures(CompareMapsState(a, b, difference, True, None, None), "", "")
     first = np.array([place.layer == 0 for place in a.places])
     np.testing.assert_allclose(maps.shown.limits, np.where(first, 10, 0.1))  # type: ignore[union-attr]
     for side, entry in {"a": 191, "b": 254, "difference": 0}.items():
@@ -160,7 +160,7 @@ def test_overlay_of_pooled_cells_is_of_their_extremes_and_says_so(compared: Comp
     compared.view.displays.choose(OVERLAY)
     maps = compared.view.maps
     sides = pooled(-3, 3.5, 0, 12, 6), pooled(-3.5, 3, 0, 12, 6), pooled(0.5, 0.5, 0, 12, 6)
-    maps.show_pictures(Shown(*sides, True, None, None), "", "")
+    maps.show_pictures(CompareMapsState(*sides, True, None, None), "", "")
     assert maps.captions["a"].text().startswith("Means of the extremes of A and B")
     assert (maps.maps["a"].image.image > 230).all()
 
