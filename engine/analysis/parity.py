@@ -204,7 +204,7 @@ def allowed_cause(
     beyond: list[LoggedLogits],
     edited_from: int | None,
 ) -> Verdict:
-    """Why the steps `beyond` rounding, or the present rows, may differ. A rule that has dropped nothing yet is not a
+    """Why the steps `beyond` rounding, or the present rows, may differ. A rule that has evicted nothing yet is not a
     cause if rows were edited before each of these steps, from the position `edited_from` on (None: in neither
     run, or in both)."""
     if edited_from is None:

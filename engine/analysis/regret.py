@@ -62,9 +62,9 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regr
 
 def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Progress, None, torch.Tensor]:
     """The rule's score of every row `[S]` before the newest token: ranked 0 … 1 in each head, averaged over the heads
-    and over the layers that drop rows.
+    and over the layers that evict rows.
 
-    The rule's memory and attention are as if it had watched all tokens before the newest and dropped nothing. Therefore
+    The rule's memory and attention are as if it had watched all tokens before the newest and evicted nothing. Therefore
     these tokens are computed again into a scratch cache, since attention in the live cache may not have been watched.
     The newest token itself is left out: it is the query of the prediction, and a rule that had seen it would know the
     answer.

@@ -42,7 +42,7 @@ def first_wrong_row(
 ) -> WrongRow | None:
     """Compare the rows of both caches, layer by layer; None if all are equal within rounding.
 
-    A missing row that the next token would read is wrong, unless one of the caches drops rows by a rule or keeps none
+    A missing row that the next token would read is wrong, unless one of the caches evicts rows by a rule or keeps none
     between steps.
     """
     keeps_all = all(each.spec.retention.keeps_all and not each.spec.recomputes for each in (cache, truth))

@@ -51,8 +51,8 @@ class Trial:
 
     @property
     def prompt_end(self) -> int:
-        """The number of tokens that a mode which drops or codes at the prompt's end takes as the prompt. If only the
-        prompt was computed, its last token counts as the first one after it, since otherwise nothing would be dropped
+        """The number of tokens that a mode which evicts or codes at the prompt's end takes as the prompt. If only the
+        prompt was computed, its last token counts as the first one after it, since otherwise nothing would be evicted
         before it."""
         return min(self.num_prompt_tokens, self.num_tokens - 1)
 
@@ -80,7 +80,7 @@ def trial_of(session: Session, seq_id: int) -> Generator[Progress, None, Trial]:
     )
     attention = {} if lost else session.history.attention_with(seq_id, len(token_ids) - 1)
     if any(bool(row.isnan().any()) for row in attention.values()):
-        attention = {}  # the mode had dropped rows then
+        attention = {}  # the mode had evicted rows then
     return Trial(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, lost, attention)
 
 

@@ -1,4 +1,4 @@
-"""What-if: the distribution of the next token if the cache had been coded, or had dropped rows. The live cache is not
+"""What-if: the distribution of the next token if the cache had been coded, or had evicted rows. The live cache is not
 changed."""
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ AT_ONCE_S = 0.04  # a longer run is preceded by an estimate, so that the answer 
 
 def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAnswer, None, None]:
     """Compute the next token as if `request.cache` had been the mode from the first token on: its rule sees the
-    attention it would have seen, and rows written after a drop are those that would have been written.
+    attention it would have seen, and rows written after an eviction are those that would have been written.
 
-    If that takes longer than `AT_ONCE_S`, an estimate comes first: the exact rows, coded or dropped as if the mode had
+    If that takes longer than `AT_ONCE_S`, an estimate comes first: the exact rows, coded or evicted as if the mode had
     been changed before the newest token, by the attention of the step before. Yields progress and answers; the last
     answer is the one that was run. The live cache is not changed, so it can be closed at any time.
     """

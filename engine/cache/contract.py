@@ -23,7 +23,7 @@ class HeldRows:
     """The rows that one layer holds now: keys `[1, H_kv, S, D_k]` and values `[1, H_kv, S, D_v]` of consecutive
     positions from `first` on.
 
-    Where rows in between were dropped, `positions` `[H_kv, S]` gives the position of each row left, ascending in every
+    Where rows in between were evicted, `positions` `[H_kv, S]` gives the position of each row left, ascending in every
     head, and `first` is not used.
     """
 
@@ -65,7 +65,7 @@ class EvictedRows:
     """Rows that one step evicted from one layer, still on the device: the host has not read yet which rows they are.
 
     `positions` `[H_kv, E]` of the evicted rows; `scores` `[H_kv, S]` of all rows before the eviction; `kept`
-    `[H_kv, K]` and `dropped` `[H_kv, E]` are slots among these S rows, both ascending; `on_merit` `[H_kv, S]` marks the
+    `[H_kv, K]` and `evicted` `[H_kv, E]` are slots among these S rows, both ascending; `on_merit` `[H_kv, S]` marks the
     rows that no protection (sinks, recent rows, pins) kept. `is_per_head`: heads may have evicted different rows.
     `rule` gives the reason in words.
     """
@@ -77,7 +77,7 @@ class EvictedRows:
     positions: torch.Tensor
     scores: torch.Tensor
     kept: torch.Tensor
-    dropped: torch.Tensor
+    evicted: torch.Tensor
     on_merit: torch.Tensor
 
     @property

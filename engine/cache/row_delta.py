@@ -17,7 +17,7 @@ class RowDelta:
 
     `written`: new rows. `rewritten_keys`, `rewritten_values`: older rows whose numbers changed because a codec
     quantised their group or a sink was rotated again. `evicted`: tensors `[H_kv, E]` of rows that an eviction rule
-    dropped. `left_window`: rows that fell out of a sliding window.
+    evicted. `left_window`: rows that fell out of a sliding window.
     """
 
     written: range

@@ -70,7 +70,7 @@ def measured(rows: Sequence[EvictedRows]) -> tuple[torch.Tensor, ...]:
     last = num_merit[:, None] - 1
     spaced = (order * last / (NUM_QUANTILES - 1)).round().long()
     places = torch.where(last >= NUM_QUANTILES, spaced, order)[:, None].expand(-1, ranked.shape[1], -1)
-    return stacked("positions"), scores.gather(2, stacked("dropped")), ranked.gather(2, places), num_merit
+    return stacked("positions"), scores.gather(2, stacked("evicted")), ranked.gather(2, places), num_merit
 
 
 def layer_evictions(

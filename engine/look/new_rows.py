@@ -34,7 +34,7 @@ class RowGroup:
 @dataclass(frozen=True, eq=False)
 class NewRows:
     """The new rows of a step: the layers that have any, their tensors in groups, and how many tokens were computed. A
-    layer with fewer rows than that has already dropped the first ones from its window, unless `offsets` gives the index
+    layer with fewer rows than that has already evicted the first ones from its window, unless `offsets` gives the index
     among the new rows at which its rows begin."""
 
     layers: tuple[int, ...]

@@ -205,7 +205,7 @@ def wall_of(
 
 
 def touched_positions(canvas: Canvas) -> Ints:
-    """The positions of rows that were written or dropped since the picture before, in any layer."""
+    """The positions of rows that were written or evicted since the picture before, in any layer."""
     deltas, request = canvas.deltas, canvas.request
     assert request is not None
     if deltas is None:
@@ -371,7 +371,7 @@ def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -
 
 
 class NewestQuery(NamedTuple):
-    """The weights `[H, S]` of the newest query of one layer at one step, NaN where a row had been dropped, and its
+    """The weights `[H, S]` of the newest query of one layer at one step, NaN where a row had been evicted, and its
     position; or what another lens has of the queries up to it. Without weights, `note` says why."""
 
     weights: torch.Tensor | None
@@ -469,7 +469,7 @@ def row_picture(request: RowRequest, source: Source, geometry: CacheGeometry) ->
     began, position = time.perf_counter(), request.position
     span, layers, dtype = range(position, position + 1), list[int](), ""
     found: dict[str, list[Floats]] = {part: [] for part in PARTS}
-    dropped: list[tuple[int, ...]] = []
+    evicted: list[tuple[int, ...]] = []
     for layer in geometry.attention_layers:
         rows = [source.rows(layer.index, part, span) for part in PARTS]
         pair = [None if each is None else row_at(each, position) for each in rows]
@@ -480,14 +480,14 @@ def row_picture(request: RowRequest, source: Source, geometry: CacheGeometry) ->
             assert numbers is not None
             found[part].append(read_only_floats(numbers.cpu().numpy()))
         places = rows[0].positions
-        dropped.append(() if places is None else tuple((~(places == position).any(1)).nonzero()[:, 0].tolist()))
+        evicted.append(() if places is None else tuple((~(places == position).any(1)).nonzero()[:, 0].tolist()))
         dtype = str(rows[0].numbers.dtype).removeprefix("torch.")
     note = source.half.note if source.half is not None and position >= source.half.had else ""
     note = source.why_not or note or ("" if layers else f"Position {position} is not in the cache.")
     coded_keys, coded_values = (tuple(source.exact_from(layer, part) > position for layer in layers) for part in PARTS)
     return RowPicture(
         request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(found["keys"]),
-        tuple(found["values"]), note, ms_since(began), tuple(dropped) if any(dropped) else (),
+        tuple(found["values"]), note, ms_since(began), tuple(evicted) if any(evicted) else (),
         coded_keys=coded_keys if any(coded_keys) else (), coded_values=coded_values if any(coded_values) else (),
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def as_slice(numbers: Sequence[int]) -> slice | list[int]:
 def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> tuple[Floats, Floats, int]:
     """Smallest and largest value of each cell of `[H, S, D]`: two arrays `[H, columns, rows]`, and the first column.
 
-    Columns are aligned to absolute positions, so that a cell does not move when tokens are added or dropped.
+    Columns are aligned to absolute positions, so that a cell does not move when tokens are added or evicted.
     """
     column = first // per_column
     low, high = extremes(tensor, first - column * per_column, per_column, per_row)
@@ -123,7 +123,7 @@ def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row:
 
 
 def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: int, per_column: int) -> Flags:
-    """The cells `[H, columns]`, from position `first` on, in which rows were written, `rewritten` or dropped."""
+    """The cells `[H, columns]`, from position `first` on, in which rows were written, `rewritten` or evicted."""
     is_touched = np.zeros(shape, bool)
     for run in (delta.written, rewritten, delta.left_window):
         if run.stop > max(first, run.start):

@@ -404,7 +404,7 @@ class LiveSource(Source):
         """What layers hold, as far as that is known: at first of those that still hold every row. Layers that hold the
         same share one object."""
         now = {full: structs.replace(full, stop=self.num_tokens) for full in dict.fromkeys(self.full.values())}
-        # no row was dropped since where any are final; but in an encoder-decoder some layers get none of new tokens
+        # no row was evicted since where any are final; but in an encoder-decoder some layers get none of new tokens
         final = [] if self.cache.num_source else self._final_rows("keys")
         return {layer: now[full] for layer, full in self.full.items() if final and final[layer]}
 

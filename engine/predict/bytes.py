@@ -34,7 +34,7 @@ from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part,
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_evict
 from engine.spec.terms import Term, bytes_of
 
-POSITION_BYTES = 8  # an int64 per row and head, kept once rows have been dropped
+POSITION_BYTES = 8  # an int64 per row and head, kept once rows have been evicted
 _MOST_MADE = 256  # terms of layers that are kept for the next layer with as many rows
 TRANSFORMERS_FP8_BYTES = 1  # per number; the single scale of a tensor is not part of its storage
 
@@ -103,12 +103,12 @@ class CacheFormula:
         self.width, self._dtype = dtype_bytes(dtype), dtype
         self._is_exact = spec.codec.is_exact
         self._made: dict[Hashable, tuple[Term, ...]] = {}
-        self._dropping = () if spec.retention.keeps_all else layers_that_evict(geometry)
+        self._evicting = () if spec.retention.keeps_all else layers_that_evict(geometry)
 
     @cached_property
     def kinds(self) -> tuple[Hashable, ...]:
         """A key for each layer; layers with equal keys take the same bytes if they hold the same tokens."""
-        of_index = {index: index for index in self._dropping}
+        of_index = {index: index for index in self._evicting}
         return tuple(
             (structs.replace(la, index=0), self.spec.codec.at(la.index), of_index.get(la.index))
             for la in self.geometry.layers
@@ -202,16 +202,16 @@ class CacheFormula:
 
     def retention_of(self, layer: LayerGeometry, fill: Fill) -> RetentionSpec | None:
         """The retention rule of the layer; None if it keeps all rows."""
-        if not self._dropping:
+        if not self._evicting:
             return None
-        return budgets_by_layer(self.spec.retention, self._dropping, fill.prompt).get(layer.index)
+        return budgets_by_layer(self.spec.retention, self._evicting, fill.prompt).get(layer.index)
 
     def _static_rows(self, layer: LayerGeometry) -> int:
         room = reserved_length(self.spec, context_length(self.geometry))
         return room if layer.window is None else min(layer.window, room)
 
     def _rows_of_pages(self, layer: LayerGeometry, fill: Fill) -> int:
-        """Rows that remain when whole pages are dropped, by a rule or because they left the window."""
+        """Rows that remain when whole pages are evicted, by a rule or because they left the window."""
         size, tokens, window = self.spec.page_size, fill.tokens, window_of(layer)
         if window is not None:
             return tokens - max(0, tokens - window + 1) // size * size
@@ -219,8 +219,8 @@ class CacheFormula:
         if retention.keeps_all or fill.prompt is None:
             return tokens
         seen = fill.prompt if retention.only_at_prompt_end else tokens
-        dropped = -(-seen // size) - retention.num_kept_pages(seen, size)
-        return tokens - dropped * size
+        evicted = -(-seen // size) - retention.num_kept_pages(seen, size)
+        return tokens - evicted * size
 
     # ---- bytes ---------------------------------------------------------------------------------------------------
 
@@ -297,9 +297,9 @@ class CacheFormula:
         return per_row * grown_capacity(rows)
 
     def _compressed_room(self, layer: LayerGeometry, rows: int, fill: Fill) -> int:
-        """Bytes of the buffers of codes and scales. Once rows were dropped, buffers have the size made for the kept
+        """Bytes of the buffers of codes and scales. Once rows were evicted, buffers have the size made for the kept
         rows, and positions are stored."""
-        kept = self._rows_at_last_drop(layer, rows, fill)
+        kept = self._rows_at_last_eviction(layer, rows, fill)
         capacity = grown_capacity(rows)
         if kept is not None and rows <= tight_capacity(kept):
             capacity = tight_capacity(kept)
@@ -326,14 +326,14 @@ class CacheFormula:
         scales = grown_capacity(groups) * coding.row.scale_bytes
         return room + heads * dim * (grown_capacity(words) * WORD_BITS // 8 + scales)
 
-    def _rows_at_last_drop(self, layer: LayerGeometry, rows: int, fill: Fill) -> int | None:
-        """How many rows were left after the last drop; None if none was ever dropped."""
+    def _rows_at_last_eviction(self, layer: LayerGeometry, rows: int, fill: Fill) -> int | None:
+        """How many rows were left after the last eviction; None if none was ever evicted."""
         retention, prompt = self.retention_of(layer, fill), fill.prompt
         if retention is None or prompt is None or rows == fill.tokens:
             return None
         if retention.only_at_prompt_end:
             return retention.num_kept(prompt)
-        # With a ratio a row is dropped every few steps. Drops longer ago than one buffer length do not matter.
+        # With a ratio a row is evicted every few steps. Evictions longer ago than one buffer length do not matter.
         for seen in range(fill.tokens, max(prompt, fill.tokens - tight_capacity(0)), -1):
             if retention.num_kept(seen) <= retention.num_kept(seen - 1):
                 return retention.num_kept(seen)

@@ -84,9 +84,9 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     sequence = live.sequence
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
     mode.check_holds(live.seq_id, sequence, cache)
-    dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
+    evicted = None if live.is_stale else convert(live.cache, cache, sequence, count)
     by_hand, is_edited_again = live.cache.by_hand, False
-    if dropped is None:
+    if evicted is None:
         computed = history.journal.forward_lengths(live.seq_id)
         if is_edited_again := bool(by_hand) and not mode.spec.recomputes:
             compute_edited(model, cache, live, history, computed)
@@ -97,7 +97,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     else:
         cache.by_hand = by_hand
     cache.register_prefix(sequence.token_ids)
-    return ConvertedCache(cache, count, dropped is not None, dropped or 0, is_edited_again)
+    return ConvertedCache(cache, count, evicted is not None, evicted or 0, is_edited_again)
 
 
 def compute_edited(

@@ -189,7 +189,7 @@ def continued(before: SequenceCache | None, cache: SequenceCache, sequence: Sequ
 
 def convert(before: SequenceCache, cache: SequenceCache, sequence: SequenceState, num_tokens: int) -> int | None:
     """Convert the rows of a cache in another mode into `cache`, as a change of the mode does; the number of rows that
-    were dropped, or None where the rows must be computed anew instead."""
+    were evicted, or None where the rows must be computed anew instead."""
     if not cache.convert_from(before):
         return None
     evicted = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()

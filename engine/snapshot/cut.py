@@ -37,7 +37,7 @@ NOW_ONLY = ("logits", "waiting_ids")  # tensors that are known for the last step
 
 def cut(file: SnapshotFile, command: Export) -> Snapshot:
     """The part of a file that a command asks for. Raises `InputError` for layers, heads or steps that the file does not
-    have, and for earlier steps of layers that have dropped rows since."""
+    have, and for earlier steps of layers that have evicted rows since."""
     whole = file.manifest
     count = whole.num_tokens if command.num_tokens is None else command.num_tokens
     if not 0 < count <= whole.num_tokens:

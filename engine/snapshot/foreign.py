@@ -104,7 +104,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _placed(held: HeldRows, positions: Array | None) -> HeldRows:
-    """Rows at the positions `[H, S]` that a file gives: consecutive ones, or with gaps where rows were dropped."""
+    """Rows at the positions `[H, S]` that a file gives: consecutive ones, or with gaps where rows were evicted."""
     if positions is None:
         return held
     places = np.array(positions, np.int64)

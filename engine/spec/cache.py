@@ -42,7 +42,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
     contexts). `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM
     does, or replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` applies to the
     growing layout and, if it codes each row independently of the others, to the paged one. `retention` applies to the
-    same two: it drops single rows of the growing layout and whole pages of the paged one. `quantizer` holds the
+    same two: it evicts single rows of the growing layout and whole pages of the paged one. `quantizer` holds the
     settings of transformers' quantised cache, the layout `quantized`.
     """
 
@@ -98,7 +98,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
         raise InputError(f"{reason}: in pages, use fp8-token-head, fp8-max, fp8-max-e8m0 or int8.")
 
     def _check_paged_retention(self) -> None:
-        """Raise `InputError` for a rule that drops less than a whole page of all layers, or that rewrites shared
+        """Raise `InputError` for a rule that evicts less than a whole page of all layers, or that rewrites shared
         rows."""
         retention = self.retention
         if retention.rerotate:
@@ -166,7 +166,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
 
     @property
     def is_compressed(self) -> bool:
-        """Whether our own codec or retention rule codes or drops rows."""
+        """Whether our own codec or retention rule codes or evicts rows."""
         return not (self.codec.is_exact and self.retention.keeps_all)
 
     @property

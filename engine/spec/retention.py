@@ -28,8 +28,8 @@ class RetentionSpec(Struct, frozen=True):
     `window` and `sinks+window` keep the latest `window` rows, the second also the first `sinks`. Every other rule keeps
     `budget` rows, or the share `1 - ratio` of all tokens seen: always the first `sinks` and the latest `window` (None:
     the rule's own number), the others by score. Layers may have different budgets: `layer_budgets` has one for every
-    layer that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` rotates
-    the keys of the sinks so that their distance to the window is as if no rows had been dropped between them.
+    layer that evicts rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` rotates
+    the keys of the sinks so that their distance to the window is as if no rows had been evicted between them.
     """
 
     name: str = "all"
@@ -129,11 +129,11 @@ class RetentionSpec(Struct, frozen=True):
 
     @property
     def only_at_prompt_end(self) -> bool:
-        """Whether rows are dropped once, when the prompt ends, and all generated rows are kept, as SnapKV does."""
+        """Whether rows are evicted once, when the prompt ends, and all generated rows are kept, as SnapKV does."""
         return self.row is not None and self.row.only_at_prompt_end
 
     def at(self, number: int, count: int, prompt: int | None = None) -> RetentionSpec:
-        """The rule of layer `number` of the `count` layers that drop rows, with one budget.
+        """The rule of layer `number` of the `count` layers that evict rows, with one budget.
 
         In a pyramid all layers keep the same sinks and latest rows; the number of rows chosen beyond them falls evenly
         from the first layer to the last, which chooses a twentieth of the mean. If a rule evicts rows of the prompt
@@ -170,7 +170,7 @@ class RetentionSpec(Struct, frozen=True):
         return min(seen, max(int(seen * (1 - (self.ratio or 0))), self.sinks + 1))
 
     def num_kept_pages(self, seen: int, page_size: int) -> int:
-        """Pages kept of those that `seen` tokens fill, if only whole pages are dropped: all pages with a sink or one of
+        """Pages kept of those that `seen` tokens fill, if only whole pages are evicted: all pages with a sink or one of
         the latest rows, and as many others as the rows to keep would fill. The number changes only when a page is
         begun."""
         pages = -(-seen // page_size)
@@ -190,7 +190,7 @@ class RetentionSpec(Struct, frozen=True):
         return max(0, min(own, kept - self.sinks))
 
     def check(self, geometry: CacheGeometry, captures_attention: bool) -> None:
-        """Raise `InputError`, with the reason, if the model's masks or attention make dropping rows wrong."""
+        """Raise `InputError`, with the reason, if the model's masks or attention make evicting rows wrong."""
         if self.keeps_all:
             return
         kinds = {layer.kind for layer in geometry.layers}
@@ -213,8 +213,8 @@ class RetentionSpec(Struct, frozen=True):
                 "This architecture's own attention code counts rows by tokens seen and shows no weights: "
                 "rows cannot be evicted under it. Use a cache that keeps all rows."
             )
-        dropping = layers_that_evict(geometry)
-        if not dropping:
+        evicting = layers_that_evict(geometry)
+        if not evicting:
             raise InputError(
                 f"{self.name} evicts rows of any age, and this model has only sliding layers, whose masks count "
                 "distances by rows: they would be wrong. Use a cache that keeps all rows."
@@ -223,15 +223,15 @@ class RetentionSpec(Struct, frozen=True):
             raise InputError(
                 f"{self.name} compares keys, and this model caches a latent instead of them: use another rule."
             )
-        if self.layer_budgets and len(self.layer_budgets) != len(dropping):
+        if self.layer_budgets and len(self.layer_budgets) != len(evicting):
             raise InputError(
-                f"{len(self.layer_budgets)} budgets are given, and {len(dropping)} layers of this model evict rows "
-                f"({', '.join(map(str, dropping))}): give one for each."
+                f"{len(self.layer_budgets)} budgets are given, and {len(evicting)} layers of this model evict rows "
+                f"({', '.join(map(str, evicting))}): give one for each."
             )
 
 
 def layers_that_evict(geometry: CacheGeometry) -> tuple[int, ...]:
-    """The layers of which a rule can drop rows of any age: those with full attention. The mask of a sliding layer
+    """The layers of which a rule can evict rows of any age: those with full attention. The mask of a sliding layer
     counts distances by rows, so all its rows must stay; recurrent layers have no rows."""
     return tuple(
         layer.index
@@ -242,16 +242,16 @@ def layers_that_evict(geometry: CacheGeometry) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def budgets_by_layer(
-    retention: RetentionSpec, dropping: tuple[int, ...], num_prompt_tokens: int | None
+    retention: RetentionSpec, evicting: tuple[int, ...], num_prompt_tokens: int | None
 ) -> Mapping[int, RetentionSpec]:
-    """The rule of each layer that drops rows, by layer index. Budgets of a pyramid may depend on the prompt's
+    """The rule of each layer that evicts rows, by layer index. Budgets of a pyramid may depend on the prompt's
     length."""
-    count = len(dropping)
-    return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(dropping)}
+    count = len(evicting)
+    return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(evicting)}
 
 
 class LayerBudgets(Struct, frozen=True):
-    """Budgets that differ by layer: one for each layer that drops rows, or the mean of a pyramid."""
+    """Budgets that differ by layer: one for each layer that evicts rows, or the mean of a pyramid."""
 
     layers: tuple[int, ...] = ()
     mean: int | None = None
@@ -262,7 +262,7 @@ class LayerBudgets(Struct, frozen=True):
 
 
 def parse_budget(text: str) -> int | LayerBudgets:
-    """Parse a budget: `N`, `N,N,…` with one for every layer that drops rows, or `pyramid:N` with their mean."""
+    """Parse a budget: `N`, `N,N,…` with one for every layer that evicts rows, or `pyramid:N` with their mean."""
     kind, _, mean = text.rpartition(":")
     try:
         if kind == "pyramid":

@@ -3,7 +3,7 @@
 Published rules: sinks and a window (StreamingLLM, Xiao et al., 2023), heavy hitters (H2O, Zhang et al., 2023), an
 observation window's choice (SnapKV, Li et al., 2024), the newest query's choice (TOVA, Oren et al., 2024), small key
 norms (Devoto et al., 2024), dissimilar keys (KeyDiff, Park et al., 2025), more rows for the first layers than for the
-last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full and drop rows from its end on.
+last (PyramidKV, Cai et al., 2024). All of them let the prompt attend in full and evict rows from its end on.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ KEYS = (FULL, "keys, not a latent")
 class RuleRow(Struct, frozen=True):
     """An eviction rule. `name` is the name by which people choose it, `rule` its name in specs if that differs.
 
-    `formula` is the score of row j; rows with the lowest score are dropped first. `score` says in words what is scored,
-    and `victim` why a row was dropped. `reads` is what the score is computed from. Unless a window is given, the latest
+    `formula` is the score of row j; rows with the lowest score are evicted first. `score` says in words what is scored,
+    and `victim` why a row was evicted. `reads` is what the score is computed from. Unless a window is given, the latest
     rows always kept are a share `recent_share` of all kept rows, at most `recent_most`.
     """
 

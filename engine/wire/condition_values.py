@@ -238,7 +238,7 @@ class ConditionEvaluator:
 
 def recorded_attention(record: StepRecord, part: SequenceStep, span: TokenSpan) -> Attention | None:
     """The attention to a span as far as the record itself has it: to position 0 and to the last 16, if no row was
-    dropped."""
+    evicted."""
     summary = part.attention
     if summary is None or not record.cache.retention.keeps_all or span not in (TokenSpan(), RECENT):
         return None
@@ -266,8 +266,8 @@ def _surprisal(_record: StepRecord, part: SequenceStep) -> float | None:
 
 def _rows_evicted(record: StepRecord, part: SequenceStep) -> float:
     """How many tokens lost rows in any layer or head."""
-    dropped = [each.positions for each in record.evictions if each.seq_id == part.seq_id]
-    return float(np.unique(np.concatenate(dropped)).size) if dropped else 0.0
+    evicted = [each.positions for each in record.evictions if each.seq_id == part.seq_id]
+    return float(np.unique(np.concatenate(evicted)).size) if evicted else 0.0
 
 
 _NUMBERS: dict[str, Callable[[StepRecord, SequenceStep], float | None]] = {

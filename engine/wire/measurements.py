@@ -16,7 +16,7 @@ from engine.wire.records import Candidate, Floats, Ints, Provenance
 
 class WhatIf(Command, frozen=True):
     """Compute the next token if the live rows were kept as the mode `cache` keeps them. The live cache is not changed;
-    where it has dropped rows, it is compared with exact ones, computed from the tokens by one prefill."""
+    where it has evicted rows, it is compared with exact ones, computed from the tokens by one prefill."""
 
     facts: ClassVar[Facts] = Facts(
         "trying another cache", effect="measures", newest=type, ends_trial=True, is_quiet=True
@@ -38,7 +38,7 @@ class CheckParity(Command, frozen=True):
 
 class MapDamage(Command, frozen=True):
     """Measure what a codec does to the rows held now; with `budget_bytes`, also suggest the bits of each layer. Where
-    the live cache has dropped rows, exact ones are computed from the tokens by one prefill."""
+    the live cache has evicted rows, exact ones are computed from the tokens by one prefill."""
 
     facts: ClassVar[Facts] = Facts("measuring what the codec does", answers="one", effect="measures")
 
@@ -50,7 +50,7 @@ class MapDamage(Command, frozen=True):
 
 class MeasureRegret(Command, frozen=True):
     """Measure what removing each page of `page_size` rows does to the next token, with the score that the rule of
-    `cache` gives the page. Where the live cache has dropped rows, exact ones are computed from the tokens by one
+    `cache` gives the page. Where the live cache has evicted rows, exact ones are computed from the tokens by one
     prefill."""
 
     facts: ClassVar[Facts] = Facts("removing rows, one after the other", answers="one", effect="measures")
@@ -211,8 +211,8 @@ class DamageMap(Answer, frozen=True, eq=False):
 
 class Regret(Answer, frozen=True, eq=False):
     """For each page `[N]`: its first position, the KL (nats) of the next token if its rows are removed, and the rule's
-    score: the rank 0 … 1 of its rows (0: dropped first), averaged over layers and heads, if the rule had seen every
-    token before the newest and dropped nothing. `rank_correlation` near 1 means that the rule keeps the rows that
+    score: the rank 0 … 1 of its rows (0: evicted first), averaged over layers and heads, if the rule had seen every
+    token before the newest and evicted nothing. `rank_correlation` near 1 means that the rule keeps the rows that
     matter. `is_rebuilt`: the rows were computed from the tokens, because the live cache does not hold them all."""
 
     request: MeasureRegret

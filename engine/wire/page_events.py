@@ -18,7 +18,7 @@ from engine.wire.message import Variant
 ROOT_HASH = bytes(16)
 
 KEPT = -2  # in place of a `seq_id`: the page belongs to a kept checkpoint of another branch
-NULL_PAGE_ID = 0  # entry of a page table whose page left the window or was dropped; never allocated, never freed
+NULL_PAGE_ID = 0  # entry of a page table whose page left the window or was evicted; never allocated, never freed
 
 
 def decode_token_ids(token_bytes: bytes) -> tuple[int, ...]:

@@ -120,7 +120,7 @@ class WallPicture(Event, frozen=True, eq=False):
     array where both are the same.
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; heads beyond it are NaN. `absent` `[L, H_kv, columns]`
-    counts the positions of a column whose rows were dropped; a column without rows is NaN. None: nothing was dropped.
+    counts the positions of a column whose rows were evicted; a column without rows is NaN. None: nothing was evicted.
     `held` `[L, 2]`: the rows of each layer are at positions `held[l, 0] … held[l, 1] - 1`, fewer than `num_tokens` in
     a layer with a sliding window, or in an encoder-decoder. None: every layer has rows from 0 to `num_tokens - 1`.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
@@ -156,7 +156,7 @@ class HeadPicture(Event, frozen=True, eq=False):
 
     `positions` are those of the first token of each column. The histogram (`counts`, `edges`) covers the finite values
     of the shown rows; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions
-    of a column whose rows this head has dropped; a column without rows is NaN, which does not count as non-finite.
+    of a column whose rows this head has evicted; a column without rows is NaN, which does not count as non-finite.
     None: all are held. `magnitudes` are those of the layer, `[1]`. If the picture shows a part of a layer's recurrent
     state, `state_shape` is the shape of that tensor, and columns are not tokens but indices along its longer side.
     Rows from position `exact_from` on are exact; attention reads those before it from quantised codes. `values_per_row`
@@ -194,7 +194,7 @@ class AttentionPicture(Event, frozen=True, eq=False):
     `first_query` on; those of the attention map are the weights of one head, `[rows, columns]`, with `queries_per_row`
     queries in each row.
 
-    `absent` `[H, columns]` counts the positions of a column whose rows had been dropped before the query; a column
+    `absent` `[H, columns]` counts the positions of a column whose rows had been evicted before the query; a column
     without rows is NaN, which does not count as non-finite. None: all were there. `top_positions` and `top_weights`
     `[H, N]` are the positions of the whole row with the largest weights, in descending order; heads with fewer than `N`
     rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row, of the newest query alone.
@@ -220,7 +220,7 @@ class AttentionPicture(Event, frozen=True, eq=False):
 class RowPicture(Event, frozen=True, eq=False):
     """K and V of one position: `[H_kv, D]` for every attention layer that holds it, as attention reads them.
 
-    A head that has dropped the row is NaN; `dropped` lists those heads for each layer (empty: no head has).
+    A head that has evicted the row is NaN; `evicted` lists those heads for each layer (empty: no head has).
     `written_keys` and `written_values` are the rows as their step wrote them; later steps may have coded or rotated
     them since. A codec that codes each row at once had coded them already. Empty if they were not captured or are no
     longer kept. `coded_keys` and `coded_values` tell for each layer whether attention reads the row from quantised
@@ -235,7 +235,7 @@ class RowPicture(Event, frozen=True, eq=False):
     values: tuple[Floats, ...]
     note: str
     took_ms: float
-    dropped: tuple[tuple[int, ...], ...] = ()
+    evicted: tuple[tuple[int, ...], ...] = ()
     written_keys: tuple[Floats, ...] = ()
     written_values: tuple[Floats, ...] = ()
     coded_keys: tuple[bool, ...] = ()
@@ -244,7 +244,7 @@ class RowPicture(Event, frozen=True, eq=False):
 
 class TablePicture(Event, frozen=True, eq=False):
     """The page table of a sequence, logical order → page_id, one array per pool (0: the page left the window or was
-    dropped)."""
+    evicted)."""
 
     request: TableRequest
     page_size: int

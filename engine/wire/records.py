@@ -38,9 +38,9 @@ class Survivors(Part, frozen=True, eq=False):
 
 
 class Eviction(Part, frozen=True, eq=False):
-    """Rows that one step dropped from one layer: `positions` `[E]`, ascending, and their `scores` `[E]`.
+    """Rows that one step evicted from one layer: `positions` `[E]`, ascending, and their `scores` `[E]`.
 
-    `kv_head` None: all heads dropped the same rows. Rows with lower scores are dropped first; `lowest_kept` is the
+    `kv_head` None: all heads evicted the same rows. Rows with lower scores are evicted first; `lowest_kept` is the
     lowest score of a row that was kept on merit, None if only protected rows were kept. `rule` names the reason in
     words.
     """
@@ -56,11 +56,11 @@ class Eviction(Part, frozen=True, eq=False):
 
     @property
     def num_rows(self) -> int:
-        """Number of dropped rows, of this head or of each head."""
+        """Number of evicted rows, of this head or of each head."""
         return len(self.positions)
 
     def score_of(self, position: int) -> float | None:
-        """The score of a dropped position; None if it is not among the dropped ones."""
+        """The score of an evicted position; None if it is not among the evicted ones."""
         place = int(np.searchsorted(self.positions, position))
         if place == len(self.positions) or self.positions[place] != position:
             return None
@@ -174,7 +174,7 @@ class LayerTimes(Part, frozen=True):
 class Timings(Part, frozen=True):
     """Milliseconds of one step.
 
-    `prepare_ms` is the cache's own work: making room, coding and dropping rows. `observe_ms` is the cost of measuring:
+    `prepare_ms` is the cache's own work: making room, coding and evicting rows. `observe_ms` is the cost of measuring:
     the newest attention row, statistics, candidates, this record. `encoder_ms` is the encoder's pass over the source,
     in the first step of a sequence. `gap_ms` is the time since the previous step, if the two were consecutive.
     `wall_ms` is the host's measurement of step and gap together, since on a GPU the other parts are measured on the
@@ -263,7 +263,7 @@ class StepRecord(Event, frozen=True, eq=False):
     Paged layouts add the page events, in order, and for each pool what a map of it needs. `page_maps` are these maps;
     the engine does not send them, the reader builds them from record to record (`PageMaps`). `preempted` are sequences
     that gave up their pages for others, `waiting` those for which there is no room yet. `evictions` are the rows that
-    the cache's rule dropped after the forward pass, with their scores.
+    the cache's rule evicted after the forward pass, with their scores.
 
     `parent` is the node of the history tree that the step followed (None: the root), after `changes`. `checksums` are
     those of the computed rows of K and V, one for each layer with rows. `runner` names what computed the forward

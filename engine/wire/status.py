@@ -75,14 +75,14 @@ class ChosenToken(Part, frozen=True):
 
 
 class Chosen(Variant, frozen=True):
-    """The logits are computed and the next tokens chosen; no rows have been coded or dropped yet."""
+    """The logits are computed and the next tokens chosen; no rows have been coded or evicted yet."""
 
     tokens: tuple[ChosenToken, ...]
 
 
 class WrittenRows(Part, frozen=True):
     """What a step changed in the cache of a sequence, over all layers: rows written; older rows whose numbers changed
-    (coded late, sinks rotated, computed again); rows dropped by a rule or a window; and pages added."""
+    (coded late, sinks rotated, computed again); rows evicted by a rule or a window; and pages added."""
 
     seq_id: int
     num_written: int

@@ -170,7 +170,7 @@ def compute_gone(models: Models) -> None:
     if (row := pictures.row) is not None:
         written = tuple(keys + np.float32(0.25 * (layer % 2)) for layer, keys in enumerate(row.keys))
         gone = tuple((0,) if layer == 1 else () for layer in row.layers)
-        pictures.put(replace(row, provenance=STORED_NOW, dropped=gone, written_keys=written, written_values=row.values))
+        pictures.put(replace(row, provenance=STORED_NOW, evicted=gone, written_keys=written, written_values=row.values))
 
 
 Run = tuple[Callable[[], Models], Callable[[Models], None]]

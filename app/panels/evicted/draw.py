@@ -65,7 +65,7 @@ def rank_of(eviction: Eviction, position: int) -> int | None:
 
 class Scatter(Struct, frozen=True, eq=False):
     """Places 0 … 1: `x`, the rule's rank of a row; `y`, the KL of removing it, on `scale`. `is_protected`: sinks and
-    recent rows, which the rule keeps whatever their score; `is_missed`: the rule would drop it before most others
+    recent rows, which the rule keeps whatever their score; `is_missed`: the rule would evict it before most others
     although it matters more than most."""
 
     x: Floats

@@ -199,7 +199,7 @@ def _values(models: Models, row: RowPicture | None) -> list[Fact]:
         return []
     index = row.layers.index(now.layer) if now.layer in row.layers else None
     facts = _held(models, row)
-    if index is None or (row.dropped and now.kv_head in row.dropped[index]):
+    if index is None or (row.evicted and now.kv_head in row.evicted[index]):
         return facts + _gone(models, row)
     for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
         if now.kv_head < len(rows):

@@ -33,7 +33,7 @@ from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, Picture
 def attention_difference(
     row: torch.Tensor | None, other: torch.Tensor | None, query_position: int, layer: LayerGeometry
 ) -> NewestQuery:
-    """The weights `[H, S]` of A minus those of B. Positions that a side had dropped have no difference: they are
+    """The weights `[H, S]` of A minus those of B. Positions that a side had evicted have no difference: they are
     NaN."""
     if row is None or other is None:
         note = "The attention of that step is not kept on both sides."

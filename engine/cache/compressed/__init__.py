@@ -1,1 +1,1 @@
-"""Caches that code their rows, drop some of them, or both."""
+"""Caches that code their rows, evict some of them, or both."""

@@ -41,15 +41,15 @@ class LayerPlan:
     lost: Lost | None = None
     evicted: EvictedRows | None = None
 
-    def drop(self, positions: torch.Tensor, kept: torch.Tensor, dropped: torch.Tensor) -> torch.Tensor:
-        """Drop the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
-        the positions `[H_kv, E]` of those dropped."""
+    def evict(self, positions: torch.Tensor, kept: torch.Tensor, evicted: torch.Tensor) -> torch.Tensor:
+        """Evict the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
+        the positions `[H_kv, E]` of those evicted."""
         keys, values = self.key_store, self.value_store
         assert isinstance(keys, RowStore)
         assert isinstance(values, RowStore)
-        gone = positions.gather(1, dropped)
+        gone = positions.gather(1, evicted)
         state = None if self.lost is None else self.lost.state
-        self.lost = Lost(keys.picked(dropped), values.picked(dropped), gone, state)
+        self.lost = Lost(keys.picked(evicted), values.picked(evicted), gone, state)
         self.key_store, self.value_store = keys.with_only(kept), values.with_only(kept)
         self.positions = positions.gather(1, kept)
         return gone
@@ -72,8 +72,8 @@ class CompressedCache(SequenceCache):
     ) -> None:
         self._seq_id, self._rotation = seq_id, rotation
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
-        self._dropping = layers_that_evict(CacheGeometry.from_config(config)) if self.rule is not None else ()
-        self._retention = budgets_by_layer(spec.retention, self._dropping, None)
+        self._evicting = layers_that_evict(CacheGeometry.from_config(config)) if self.rule is not None else ()
+        self._retention = budgets_by_layer(spec.retention, self._evicting, None)
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length, num_source)
 
@@ -110,16 +110,16 @@ class CompressedCache(SequenceCache):
         is_over, was_over = num_tokens >= num_prompt_tokens, self.num_prompt_tokens is not None
         if is_over and not was_over:
             own = self.num_decoded(num_prompt_tokens)
-            self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
-        drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
+            self._retention = budgets_by_layer(self.spec.retention, self._evicting, own)
+        evicts = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
         layers = [layer for _, layer in self.compressed_layers if layer.seen]
         if was_over and self.rule is None:
             layers = [each for each in layers if not (each.key_store.is_settled and each.value_store.is_settled)]
         plans = [self._plan(layer, is_over, probe) for layer in layers]
-        seen = probe.rows() if drops and self.rule is not None and probe is not None else {}
+        seen = probe.rows() if evicts and self.rule is not None and probe is not None else {}
         for plan in plans:
-            if drops and self.rule is not None and plan.layer.index in self._retention:
-                self._plan_drop(plan, self.rule, seen)
+            if evicts and self.rule is not None and plan.layer.index in self._retention:
+                self._plan_eviction(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
         self._apply(plans, num_tokens)
@@ -161,7 +161,7 @@ class CompressedCache(SequenceCache):
         if loses_state:
             self.lost.state_floor = own
 
-    def _plan_drop(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
+    def _plan_eviction(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
         """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that
         needs them and has none waits for the next forward."""
         layer, index = plan.layer, plan.layer.index
@@ -177,7 +177,7 @@ class CompressedCache(SequenceCache):
         chosen = cut(scores, positions, retention, num_kept, pinned)
         if self._rotation is not None and plan.sinks is None:
             plan.sinks = plan.key_store.read()[:, :, : retention.sinks].clone()
-        gone = plan.drop(positions, chosen.kept, chosen.dropped)
+        gone = plan.evict(positions, chosen.kept, chosen.evicted)
         if plan.memory is not None and rule.is_per_row:
             plan.memory = plan.memory.gather(1, chosen.kept)
         if self._rotation is not None and plan.sinks is not None:
@@ -192,7 +192,7 @@ class CompressedCache(SequenceCache):
             gone + self.num_source,
             scores,
             chosen.kept,
-            chosen.dropped,
+            chosen.evicted,
             chosen.on_merit,
         )
 
@@ -221,7 +221,7 @@ class CompressedCache(SequenceCache):
         self.note_edit(min(int(positions.min()) for positions in spans.values()))
 
     def _check_prompt_goes_on(self, spans: Mapping[int, torch.Tensor]) -> None:
-        """Raise `InputError` if the rest of the prompt could not be read once these rows were dropped."""
+        """Raise `InputError` if the rest of the prompt could not be read once these rows were evicted."""
         left = set[int]()
         for index, layer in self.compressed_layers:
             if index in spans and not (layer.key_store.is_settled and layer.value_store.is_settled):
@@ -253,12 +253,12 @@ class CompressedCache(SequenceCache):
         held = layer.all_positions()
         goes = (held[:, :, None] == going.to(held.device)[:, None]).any(2)
         slots = torch.arange(layer.held, device=held.device).expand(len(held), -1)
-        dropped, kept = slots[goes].view(len(held), -1), slots[~goes].view(len(held), -1)
+        evicted, kept = slots[goes].view(len(held), -1), slots[~goes].view(len(held), -1)
         memory = layer.memory
         if memory is not None and self.rule is not None:
             memory = memory.gather(1, kept) if self.rule.is_per_row else None
         plan = LayerPlan(layer, layer.key_store, layer.value_store, memory, layer.positions, layer.sinks, ([], []))
-        plan.drop(held, kept, dropped)
+        plan.evict(held, kept, evicted)
         return plan
 
     # ---- going back ----------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class CompressedCache(SequenceCache):
         self.num_prompt_tokens = stored.prompt_ended_at
         ended_at = self.num_prompt_tokens
         own = None if ended_at is None else self.num_decoded(ended_at)
-        self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
+        self._retention = budgets_by_layer(self.spec.retention, self._evicting, own)
         if self.rule is not None and self.rule.remembers:
             self.lost.state_floor = self.num_decoded(self.num_tokens)
 

@@ -201,11 +201,11 @@ def rule_of(spec: RetentionSpec) -> Rule:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Which slots are kept, `[H_kv, K]`, and which are dropped, `[H_kv, E]`, both ascending; `on_merit` `[H_kv, S]`
+    """Which slots are kept, `[H_kv, K]`, and which are evicted, `[H_kv, E]`, both ascending; `on_merit` `[H_kv, S]`
     marks the rows that are not protected."""
 
     kept: torch.Tensor
-    dropped: torch.Tensor
+    evicted: torch.Tensor
     on_merit: torch.Tensor
 
 

@@ -115,14 +115,14 @@ class RowStore:
         """The stored tensors of the rows in slots `[H, E]`, for the log of lost rows."""
         return [buffer.picked(slots) for buffer in self._codes]
 
-    def rebuilt(self, num_rows: int, dropped: list[Sequence[torch.Tensor]], slots: torch.Tensor) -> RowStore:
+    def rebuilt(self, num_rows: int, evicted: list[Sequence[torch.Tensor]], slots: torch.Tensor) -> RowStore:
         """A store with the rows in `slots` `[H, K]`, which count the first `num_rows` rows of this store and after them
-        the `dropped` ones."""
+        the `evicted` ones."""
         made = self._like()
         made._codec, made._waiting, made.quantised_at = self._codec, None, self.quantised_at
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         for number, buffer in enumerate(self._codes):
-            joined = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
+            joined = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in evicted)], 2)
             made._codes.append(RowBuffer.tight(joined[0][heads, slots][None]))
         return made
 

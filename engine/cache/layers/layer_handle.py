@@ -78,7 +78,7 @@ class LayerHandle:
 
     def num_final(self, part: Part, num_tokens: int) -> int:
         """How many of the rows held at `num_tokens` tokens, for which `knows` must hold, no later step has overwritten
-        or will: positions 0, 1, 2 … from the first on. 0 where any of them was dropped since."""
+        or will: positions 0, 1, 2 … from the first on. 0 where any of them was evicted since."""
         raise NotImplementedError
 
     def exact_from(self, num_tokens: int, part: Part) -> int:

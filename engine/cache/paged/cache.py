@@ -277,7 +277,7 @@ class PagedCache(SequenceCache):
 
     @property
     def keeps_all_rows(self) -> bool:
-        has_all = not any(table.num_dropped_pages for table in self.tables)
+        has_all = not any(table.num_evicted_pages for table in self.tables)
         return not self.store.spec.is_compressed and self._maps_row_for_row and has_all
 
     @property
@@ -331,7 +331,7 @@ class PagedCache(SequenceCache):
             self.keeper.memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
             self.keeper.prompt_ended_at = None if ended_at is None else self.num_decoded(ended_at)
             self.lost.state_floor = own if self.keeper.rule.remembers else 0
-            if self.tables[0].num_dropped_pages:
+            if self.tables[0].num_evicted_pages:
                 self.lost.forget(own)
 
     def clear(self) -> None:
@@ -384,7 +384,7 @@ class PagedCache(SequenceCache):
             self.lost.state_floor = table.num_tokens
         if cut is None:
             return ()
-        group.pool.drop(table, cut.numbers)
+        group.pool.evict_from(table, cut.numbers)
         return self.keeper.evictions(cut, self.num_source)
 
     def knows(self, num_tokens: int) -> bool:
@@ -541,12 +541,12 @@ class PagedCache(SequenceCache):
             assert lost is not None
             self.lost.add(lost)
             self.keeper.apply(table, cut, dict(self.keeper.memory), self.keeper.prompt_ended_at is not None)
-        group.pool.drop(table, numbers)
+        group.pool.evict_from(table, numbers)
         self.note_edit(source + first)
 
     @property
     def needs_own_forward(self) -> bool:
-        return super().needs_own_forward or any(table.num_dropped_pages for table in self.tables)
+        return super().needs_own_forward or any(table.num_evicted_pages for table in self.tables)
 
     # ---- recurrent states beside edited rows: recomputing the tokens would not restore them ------------------------
 

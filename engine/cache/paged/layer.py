@@ -95,7 +95,7 @@ class PagedLayer(OwnLayer):
         return self.store.newest(self._table, part, first_position, [self.layer_index])[0]
 
     def row_positions(self) -> torch.Tensor | None:
-        if not self._table.num_dropped_pages:
+        if not self._table.num_evicted_pages:
             return None
         keys = self.store.rows_of[self.layer_index][0]
         return held_positions(self._table, keys.device).expand(keys.num_heads, -1)
@@ -103,7 +103,7 @@ class PagedLayer(OwnLayer):
     def held_bytes(self) -> HeldBytes:
         """Bytes of the rows held and of their pages; shared pages count for each sharer."""
         table = self._table
-        num_pages = len(table.page_ids) - table.num_slid_pages - table.num_dropped_pages
+        num_pages = len(table.page_ids) - table.num_slid_pages - table.num_evicted_pages
         return self.store.layer_bytes(self.layer_index, table.num_held_tokens, num_pages)
 
     def commit(self, written: RowDelta) -> RowDelta:
@@ -115,8 +115,8 @@ class PagedLayer(OwnLayer):
 
     def num_final(self, part: Part, num_tokens: int) -> int:
         table = self._table
-        has_dropped = table.num_dropped_pages or table.first_held_position
-        return 0 if has_dropped else min(table.num_tokens, num_tokens)
+        has_evicted = table.num_evicted_pages or table.first_held_position
+        return 0 if has_evicted else min(table.num_tokens, num_tokens)
 
     def exact_from(self, num_tokens: int, part: Part) -> int:
         keys, values = self.store.rows_of[self.layer_index]

@@ -21,7 +21,7 @@ class GroupPlan:
     """The slots of one forward in one group of layers.
 
     `tables` are those of the sequences; each computes `num_new` tokens. `longest` is the number of tokens that the
-    longest sequence had before (dropped pages included). In the right-aligned batch each sequence has `held` columns of
+    longest sequence had before (evicted pages included). In the right-aligned batch each sequence has `held` columns of
     earlier rows, and the leftmost column is at position `first` of the longest one. `is_in_place`: attention reads the
     pages itself, so that layers return only the new rows.
     """

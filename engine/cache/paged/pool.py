@@ -359,7 +359,7 @@ class PagePool:
         """
         fork = PageTable(seq_id, self.page_size)
         fork.num_tokens = table.num_tokens
-        fork.num_slid_pages, fork.num_dropped_pages = table.num_slid_pages, table.num_dropped_pages
+        fork.num_slid_pages, fork.num_evicted_pages = table.num_slid_pages, table.num_evicted_pages
         fork.page_ids = table.page_ids.copy()
         fork.page_hashes = table.page_hashes.copy()
         self._share_all(table.held_pages, seq_id)
@@ -390,14 +390,14 @@ class PagePool:
                 f"cannot be truncated to {num_tokens}."
             )
         keep = -(-num_tokens // self.page_size)
-        dropped = table.page_ids[keep:]
-        self._free_all([page_id for page_id in dropped if page_id], table.seq_id)
+        cut = table.page_ids[keep:]
+        self._free_all([page_id for page_id in cut if page_id], table.seq_id)
         del table.page_ids[keep:]
         del table.page_hashes[num_tokens // self.page_size :]
         table.num_tokens = num_tokens
-        table.num_dropped_pages -= dropped.count(NULL_PAGE_ID)
+        table.num_evicted_pages -= cut.count(NULL_PAGE_ID)
 
-    def drop(self, table: PageTable, numbers: Sequence[int]) -> None:
+    def evict_from(self, table: PageTable, numbers: Sequence[int]) -> None:
         """Remove full pages from a sequence, given by their index in its table, where null pages take their place.
 
         A page that other sequences share stays theirs. Raises PoolMisuse, having changed nothing, for a page that is
@@ -405,21 +405,21 @@ class PagePool:
         """
         last = (table.num_tokens - 1) // self.page_size
         if len(set(numbers)) != len(numbers) or not all(n < last and table.page_ids[n] for n in numbers):
-            raise PoolMisuse(f"Pages {list(numbers)} of {table} cannot be dropped.")
+            raise PoolMisuse(f"Pages {list(numbers)} of {table} cannot be evicted.")
         self._free_all([table.page_ids[number] for number in numbers], table.seq_id)
         for number in numbers:
             table.page_ids[number] = NULL_PAGE_ID
-        table.num_dropped_pages += len(numbers)
+        table.num_evicted_pages += len(numbers)
 
     def restore_pages(self, table: PageTable, numbers: Sequence[int]) -> None:
-        """Take new pages in the place of dropped ones; the caller writes their rows. Raises PoolExhausted, having
+        """Take new pages in the place of evicted ones; the caller writes their rows. Raises PoolExhausted, having
         changed nothing."""
         if any(table.page_ids[number] for number in numbers):
-            raise PoolMisuse(f"Pages {list(numbers)} of {table} were not dropped.")
+            raise PoolMisuse(f"Pages {list(numbers)} of {table} were not evicted.")
         self._require(len(numbers))
         for number in numbers:
             table.page_ids[number] = self._take(table.seq_id)
-        table.num_dropped_pages -= len(numbers)
+        table.num_evicted_pages -= len(numbers)
 
     def make_writable(self, table: PageTable, numbers: Sequence[int]) -> list[PageCopied]:
         """Make pages of a sequence, given by their index in its table, safe to overwrite. Shared ones are replaced by
@@ -471,7 +471,7 @@ class PagePool:
         self._free_all(table.held_pages, table.seq_id)
         table.page_ids.clear()
         table.page_hashes.clear()
-        table.num_tokens = table.num_slid_pages = table.num_dropped_pages = 0
+        table.num_tokens = table.num_slid_pages = table.num_evicted_pages = 0
 
     # --- the single steps --------------------------------------------------------------------------------------
 

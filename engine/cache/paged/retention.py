@@ -168,7 +168,7 @@ class PageKeeper:
         return LostStep(table.num_tokens, layers, state_at, pages)
 
     def apply(self, table: PageTable, cut: PageCut | None, memory: MemoryOfLayers, is_over: bool) -> None:
-        """Take over the new state of a plan, without the rows of evicted pages. The caller drops the pages from the
+        """Take over the new state of a plan, without the rows of evicted pages. The caller evicts the pages from the
         table afterwards."""
         if cut is not None and self.rule.is_per_row:
             is_left = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))

@@ -42,7 +42,7 @@ def held_pages(
     size = table.page_size
     pages = table.page_ids[first // size : -(-stop // size)]
     offset = first % size
-    if table.num_dropped_pages:
+    if table.num_evicted_pages:
         pages = [page_id for page_id in pages if page_id]
         stop = first + len(pages) * size - offset + (stop - -(-stop // size) * size)
     if not as_pages and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):

@@ -330,7 +330,7 @@ class PageStore:
         start = table.first_held_position if first is None else first
         slots = held_pages(table, start, table.num_tokens, keys.device)
         positions = None
-        if table.num_dropped_pages and first is None:
+        if table.num_evicted_pages and first is None:
             positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
         return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
 

@@ -10,18 +10,18 @@ class PageTable:
     """The pages of one sequence in one pool. Only the `PagePool` changes it; everybody may read it.
 
     `page_ids` has one id for every started page. The first `num_slid_pages` of them are the null page: their tokens
-    left the window. Of the later ones, `num_dropped_pages` full pages, never the last, are null as well: they were
+    left the window. Of the later ones, `num_evicted_pages` full pages, never the last, are null as well: they were
     evicted. `page_hashes` are the chained hashes of the leading full pages that were committed.
     """
 
-    __slots__ = ("num_dropped_pages", "num_slid_pages", "num_tokens", "page_hashes", "page_ids", "page_size", "seq_id")
+    __slots__ = ("num_evicted_pages", "num_slid_pages", "num_tokens", "page_hashes", "page_ids", "page_size", "seq_id")
 
     def __init__(self, seq_id: int, page_size: int) -> None:
         self.seq_id = seq_id
         self.page_size = page_size
         self.num_tokens = 0
         self.num_slid_pages = 0
-        self.num_dropped_pages = 0
+        self.num_evicted_pages = 0
         self.page_ids: list[int] = []
         self.page_hashes: list[bytes] = []
 
@@ -32,7 +32,7 @@ class PageTable:
         table = cls(seq_id, page_size)
         table.num_tokens, table.num_slid_pages = num_tokens, num_slid_pages
         table.page_ids = [NULL_PAGE_ID] * -(-num_tokens // page_size)
-        table.num_dropped_pages = len(table.page_ids) - num_slid_pages
+        table.num_evicted_pages = len(table.page_ids) - num_slid_pages
         return table
 
     def __repr__(self) -> str:
@@ -46,13 +46,13 @@ class PageTable:
     @property
     def num_held_tokens(self) -> int:
         """Tokens whose K and V are still there."""
-        return self.num_tokens - self.first_held_position - self.num_dropped_pages * self.page_size
+        return self.num_tokens - self.first_held_position - self.num_evicted_pages * self.page_size
 
     @property
     def held_pages(self) -> list[int]:
         """The ids of the pages that are there, in logical order."""
         held = self.page_ids[self.num_slid_pages :]
-        return [page_id for page_id in held if page_id] if self.num_dropped_pages else held
+        return [page_id for page_id in held if page_id] if self.num_evicted_pages else held
 
     @property
     def held_numbers(self) -> list[int]:
@@ -84,8 +84,8 @@ class PageTable:
         slid, held = self.page_ids[: self.num_slid_pages], self.page_ids[self.num_slid_pages :]
         if any(page_id != NULL_PAGE_ID for page_id in slid) or len(slid) != self.num_slid_pages:
             found.append(f"{self} has pages before its window")
-        if held.count(NULL_PAGE_ID) != self.num_dropped_pages or held[-1:] == [NULL_PAGE_ID]:
-            found.append(f"{self} has the null page in its window, and {self.num_dropped_pages} pages were dropped")
+        if held.count(NULL_PAGE_ID) != self.num_evicted_pages or held[-1:] == [NULL_PAGE_ID]:
+            found.append(f"{self} has the null page in its window, and {self.num_evicted_pages} pages were evicted")
         if len(set(self.held_pages)) != len(self.held_pages):
             found.append(f"{self} has a page twice")
         return found

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("dark_theme")
 
 MOMENTS: dict[str, dict[str, Any]] = {
     "another layer and head": {"layer": 1, "kv_head": 2},
-    "a dropped token": {"position": 5},
+    "an evicted token": {"position": 5},
     "the first step of the other branch": {"step": 4},
     "step 8": {"step": 8},
     "the other sequence": {"seq_id": 1, "position": 11},
@@ -48,7 +48,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
 
 OTHERS: dict[str, dict[str, Any]] = {
     "another layer and head": {"layer": 1, "kv_head": 2},
-    "a dropped token": {"position": 5},
+    "an evicted token": {"position": 5},
     "step 8": {"step": 8},
     "the other sequence": {"seq_id": 1, "position": 11},
 }

@@ -141,8 +141,8 @@ def test_a_row_is_that_of_its_position_in_every_layer_and_head(looked: Looked) -
                     row = looked.rows[tensor].get((layer, head, at))
                     assert np.isnan(shown[head]).all() if row is None else np.array_equal(shown[head], row)
                 lost += [head] if (layer, head) not in holders else []
-            assert not lost or picture.dropped[n] == tuple(lost)
-            assert lost or not picture.dropped or picture.dropped[n] == ()
+            assert not lost or picture.evicted[n] == tuple(lost)
+            assert lost or not picture.evicted or picture.evicted[n] == ()
 
 
 def whole_attention(looked: Looked) -> dict[int, Any]:

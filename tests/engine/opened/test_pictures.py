@@ -109,7 +109,7 @@ def test_heads_and_layers_that_were_not_written_are_not_there(tmp_path: Path) ->
     assert (wall.absent[0] == np.array([[1], [0]])).all()
     row = snapshot.take(RowRequest(0, n, 3))
     assert isinstance(row, RowPicture)
-    assert (row.layers, row.dropped) == ((1,), ((0,),))
+    assert (row.layers, row.evicted) == ((1,), ((0,),))
 
 
 def test_only_the_attention_of_the_newest_step_is_in_a_file(tmp_path: Path) -> None:

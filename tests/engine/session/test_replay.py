@@ -70,7 +70,7 @@ def assert_same(one: Session, other: Session) -> None:
         assert mine is None or (its is not None and torch.equal(mine, its))
         for position in range(info.num_tokens):
             a, b = (row(session, info.seq_id, info.num_tokens, position) for session in (one, other))
-            assert a.dropped == b.dropped
+            assert a.evicted == b.evicted
             for x, y in zip((*a.keys, *a.values), (*b.keys, *b.values), strict=True):
                 assert torch.equal(torch.tensor(x).nan_to_num(9e9), torch.tensor(y).nan_to_num(9e9))
 

@@ -52,7 +52,7 @@ def test_the_norm_as_stored_is_nan_where_a_head_has_dropped_the_row() -> None:
     for _ in range(STEPS):
         session.step()
     found = [row_of(session, position) for position in range(PROMPT + STEPS)]
-    lost = [(row, layer, head) for row in found for layer, heads in enumerate(row.dropped) for head in heads]
+    lost = [(row, layer, head) for row in found for layer, heads in enumerate(row.evicted) for head in heads]
     assert lost
     for row, layer, head in lost:
         assert np.isnan(np.linalg.norm(row.keys[layer], axis=-1)[head])

@@ -52,7 +52,7 @@ def same(mine: Any, theirs: Any) -> None:
         if hasattr(mine, name):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
     if isinstance(mine, RowPicture):
-        assert (mine.layers, mine.dropped) == (theirs.layers, theirs.dropped)
+        assert (mine.layers, mine.evicted) == (theirs.layers, theirs.evicted)
         for a, b in zip(mine.keys + mine.values, theirs.keys + theirs.values, strict=True):
             np.testing.assert_array_equal(a, b)
 

@@ -39,7 +39,7 @@ def test_sinks_and_the_latest_stay_and_the_best_of_the_rest() -> None:
     positions = torch.arange(7).expand(2, -1)
     chosen = cut(scores, positions, RetentionSpec("knorm", budget=4, sinks=1, window=1), 4)
     assert chosen.kept.tolist() == [[0, 1, 3, 6], [0, 2, 5, 6]]
-    assert chosen.dropped.tolist() == [[2, 4, 5], [1, 3, 4]]
+    assert chosen.evicted.tolist() == [[2, 4, 5], [1, 3, 4]]
 
 
 def test_of_equal_scores_the_older_row_stays() -> None:

@@ -24,7 +24,7 @@ def made(replaces: bool = False) -> tuple[PagePool, Tables]:
         pool.append(table, count)
     pool.commit(gone, IDS)
     pool.release(gone)
-    pool.drop(two, (1,))
+    pool.evict_from(two, (1,))
     return pool, {"zero": zero, "fork": pool.fork(zero, 1), "two": two, "new": pool.open_table(3)}
 
 
@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Callable[[PagePool, Tables], object]] = {
     "fork": lambda pool, t: pool.fork(t["two"], 4),
     "truncate": lambda pool, t: pool.truncate(t["zero"], 3),
     "truncate behind a dropped page": lambda pool, t: pool.truncate(t["two"], 3),
-    "drop": lambda pool, t: pool.drop(t["two"], (0, 2)),
+    "drop": lambda pool, t: pool.evict_from(t["two"], (0, 2)),
     "slide": lambda pool, t: pool.slide(t["zero"], 9),
     "release": lambda pool, t: pool.release(t["two"]),
     "release what is shared": lambda pool, t: pool.release(t["fork"]),
