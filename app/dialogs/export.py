@@ -12,19 +12,19 @@ from msgspec.structs import replace
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
 
-from app.dialogs.step_choice import StepChoice
 from app.draw.format import byte_size
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
-from app.kit.fields import choice_field, line_field
+from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.files import save_look, save_text
 from app.kit.files_there import ask_path
 from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.question import Question
 from app.models import Models
-from app.models.export_plan import export_of, records_bytes
+from app.models.export_plan import export_of, records_between, records_bytes
+from app.models.timeline import Path as TimelinePath
 from engine.client import is_elsewhere
 from engine.client.ssh import remote_of
 from engine.counted import counted
@@ -34,6 +34,53 @@ from engine.spec.edit_text import parse_numbers
 from engine.wire.events import Failed
 from engine.wire.exporting import EstimateExport, Export, ExportEstimate
 from engine.wire.step_table import step_csv
+
+ALL, ONE, RANGE = range(3)
+
+
+class StepChoice(QWidget):
+    """Choose steps. Where an earlier step is shown, that one is offered first. Signal: `changed()`."""
+
+    changed = Signal()
+
+    def __init__(self, timeline: TimelinePath, looked_at: int | None) -> None:
+        super().__init__()
+        self._timeline = timeline
+        first, latest = timeline.first, timeline.latest
+        self._one = looked_at if looked_at is not None else latest.step if latest is not None else 0
+        one = f"step {self._one} alone" + (", which is looked at" if looked_at is not None else "")
+        choices = (
+            (ALL, "all, and the cache as it is now"),  # how many is told with the size: a run makes more
+            (ONE, one),
+            (RANGE, "from one to another"),
+        )
+        self._box = choice_field("Steps", choices, ALL if looked_at is None else ONE)
+        low, high = (each.step if each is not None else 0 for each in (first, latest))
+        self._first, self._to = whole_field("First step", low, low, high), plain_label("to")
+        self._last = whole_field("Last step", self._one, low, high)
+        row((self._box, 1), self._first, self._to, self._last, spacing=8, on=self)
+        self._on_box()
+        on_change(self._on_box, self._box)
+        on_change(self.changed, self._box, self._first, self._last)
+
+    @property
+    def range(self) -> tuple[int | None, int | None]:
+        """The first and the last step; None for both where all steps are chosen."""
+        match self._box.currentIndex():
+            case 0:
+                return None, None
+            case 1:
+                return self._one, self._one
+        return min(self._first.value(), self._last.value()), max(self._first.value(), self._last.value())
+
+    @property
+    def count(self) -> int:
+        """How many steps are chosen."""
+        return len(records_between(self._timeline.records, *self.range))
+
+    def _on_box(self) -> None:
+        for widget in (self._first, self._to, self._last):
+            widget.setVisible(self._box.currentIndex() == RANGE)
 
 
 class ExportChoice(Struct, frozen=True):

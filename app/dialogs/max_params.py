@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from PySide6.QtGui import QGuiApplication
@@ -14,7 +14,6 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
-from engine.geometry.dimensions import CacheGeometry
 from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
 from engine.max.capacity import (
     InsufficientMemoryError,
@@ -39,18 +38,6 @@ from engine.max.params import (
 from engine.wire.status import ModelInfo
 
 Json = dict[str, Any]
-
-
-@dataclass
-class LoadedArchConfig(ArchConfigWithAttentionKVCache):
-    """The architecture of a model that is already loaded: its dimensions are known without its config."""
-
-    known: CacheGeometry | None = None
-
-    @property
-    def geometry(self) -> CacheGeometry:
-        assert self.known is not None
-        return self.known
 
 
 def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[str]]:
@@ -147,7 +134,7 @@ class MaxParams(Sheet):
         quantization = None
         if self.quantized.isChecked():
             quantization = KVCacheQuantizationConfig(self.scale_dtype.currentData(), self.granularity.value())
-        architecture = LoadedArchConfig(
+        architecture = ArchConfigWithAttentionKVCache(
             dtype=self.dtype.currentData(),
             devices=[DeviceRef.GPU(number) for number in range(self.devices.value())],
             kv_cache=KVCacheConfig(
@@ -157,8 +144,8 @@ class MaxParams(Sheet):
                 kv_connector_config=config if kind is not None else None,
             ),
             data_parallel_degree=self.replicas.value(),
+            huggingface_config=self._model.geometry,
             kvcache_quant_config=quantization,
-            known=self._model.geometry,
         )
         params = architecture.get_kv_params()
         method = self.speculative.currentData() or None

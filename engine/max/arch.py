@@ -48,7 +48,9 @@ class ArchConfigWithAttentionKVCache:
 
     @property
     def geometry(self) -> CacheGeometry:
-        """The cache dimensions layer by layer."""
+        """The cache dimensions layer by layer; of a model that is loaded, they are given in place of its config."""
+        if isinstance(self.huggingface_config, CacheGeometry):
+            return self.huggingface_config
         if self.huggingface_config is None:
             raise InputError("There is no Hugging Face config to read the cache dimensions from; pass one.")
         return CacheGeometry.from_config(self.huggingface_config)

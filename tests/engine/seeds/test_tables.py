@@ -230,7 +230,7 @@ def test_a_page_is_whole_needs_nothing_and_escapes_everything() -> None:
         for at in (16.0, 512.0)
     ]  # fmt: skip
     tags = Tags()
-    tags.compute(page(lines))
+    tags.feed(page(lines))
     assert tags.open == []
     assert not tags.seen & {"script", "img", "link"}
     assert "polyline" in tags.seen
