@@ -17,24 +17,24 @@ from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 
 
-class Checkpoint:
+class Time:
     """A time in milliseconds."""
 
     def __init__(self, at: float) -> None:
         self.at = at
 
-    def ms_since(self, earlier: Checkpoint) -> float:
+    def ms_since(self, earlier: Time) -> float:
         return self.at - earlier.at
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
-    now = Checkpoint(0.0)
-    monkeypatch.setattr(part_timer, "mark", lambda device: Checkpoint(now.at))
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    now = Time(0.0)
+    monkeypatch.setattr(part_timer, "device_now", lambda device: Time(now.at))
     return now
 
 
-def test_what_is_inside_is_taken_out_of_what_is_around_it(clock: Checkpoint) -> None:
+def test_what_is_inside_is_taken_out_of_what_is_around_it(clock: Time) -> None:
     timer = PartTimer(torch.device("cpu"))
     with timer.timed("attention", 1):
         clock.at += 1
@@ -55,7 +55,7 @@ def test_what_is_inside_is_taken_out_of_what_is_around_it(clock: Checkpoint) -> 
     assert timer.parts_ms() == expected
 
 
-def test_nobody_who_does_not_ask_is_timed(clock: Checkpoint) -> None:
+def test_nobody_who_does_not_ask_is_timed(clock: Time) -> None:
     timer = PartTimer(torch.device("cpu"))
     for asked in ((None, 1), (timer, None)):
         with timed(asked[0], "cache", asked[1]):  # type: ignore[arg-type]
