@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
-from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QPainter, QResizeEvent
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, Qt, Signal
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QKeyEvent, QPainter, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -53,13 +53,15 @@ def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) ->
 
 
 class TableCell(Struct, frozen=True):
-    """A cell; `is_wide`: words that span the rest of their row. Without a `tip` it tells what its column means."""
+    """A cell; `is_wide`: words that span the rest of their row. Without a `tip` it tells what its column means. A cell
+    with a `color` is a square of it and has no text."""
 
     text: str
     role: TextRole = "text"
     tip: str = ""
     is_bold: bool = False
     is_wide: bool = False
+    color: str = ""
 
 
 class CellModel(QAbstractTableModel):
@@ -142,11 +144,38 @@ class CellModel(QAbstractTableModel):
         return self._words if self.is_left(row, column) else self._fixed
 
 
-class WholeRows(QTableView):
-    """A table without grid or row numbers whose rows are selected as a whole. It shows only complete rows: a row cut at
-    the end looks like a mistake."""
+class _Texts(QStyledItemDelegate):
+    """Paints the text of a cell and nothing else, for a third of what the style sheet takes."""
 
-    def __init__(self, name: str, row_height: int = ROW_HEIGHT) -> None:
+    def __init__(self, cells: CellModel) -> None:
+        super().__init__(cells)
+        self._cells = cells
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        row, column, rect = index.row(), index.column(), option.rect
+        cell, texts = self._cells.rows[row][column], self._cells.texts_of(row, column)
+        middle = rect.y() + rect.height() / 2
+        if cell.color:
+            painter.fillRect(QRectF(rect.x() + _MARGIN, middle - 4.5, 9, 9), QColor(cell.color))
+        shown = texts.elided(cell.text, rect.width() - 2 * _MARGIN)
+        painter.setPen(current_theme().color(cell.role))
+        if self._cells.is_left(row, column):
+            texts.left(painter, rect.x() + _MARGIN, middle, shown)
+        else:
+            texts.right(painter, rect.x() + rect.width() - _MARGIN, middle, shown)
+
+
+class CellTable(QTableView):
+    """Rows that are selected as a whole, without grid or row numbers, and columns as wide as their contents, or wider
+    where there is room. It shows only complete rows: a row cut at the end looks like a mistake. Signals: `chosen(row)`,
+    a row was clicked, or Enter was pressed on it; `confirmed(row)`, Enter was pressed on it. (`activated` cannot tell
+    that: a double click, and in some styles a click, emits it too.)
+    """
+
+    chosen = Signal(int)
+    confirmed = Signal(int)
+
+    def __init__(self, name: str) -> None:
         super().__init__()
         self.setAccessibleName(name)
         self.setObjectName("quiet")
@@ -156,14 +185,22 @@ class WholeRows(QTableView):
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.verticalHeader().hide()
-        self.verticalHeader().setMinimumSectionSize(row_height)
-        self.verticalHeader().setDefaultSectionSize(row_height)
+        self.verticalHeader().setMinimumSectionSize(ROW_HEIGHT)
+        self.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
         head = self.horizontalHeader()
         head.setHighlightSections(False)
-        head.setMinimumSectionSize(20)
+        head.setMinimumSectionSize(_LEAST_WIDTH)
         head.setFixedHeight(20)
         head.setFont(font_text(11))
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self.cells = CellModel(self)
+        self.setModel(self.cells)
+        self.setItemDelegate(_Texts(self.cells))
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWordWrap(False)
+        self.setMinimumSize(1, 1)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.clicked.connect(self._on_clicked)
 
     _is_fitting = False
 
@@ -180,47 +217,6 @@ class WholeRows(QTableView):
             self.setViewportMargins(margins.left(), margins.top(), margins.right(), room % row)
             head.setGeometry(head.x(), head.y(), self.viewport().width(), head.height())
         self._is_fitting = False
-
-
-class _Texts(QStyledItemDelegate):
-    """Paints the text of a cell and nothing else, for a third of what the style sheet takes."""
-
-    def __init__(self, cells: CellModel) -> None:
-        super().__init__(cells)
-        self._cells = cells
-
-    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        row, column, rect = index.row(), index.column(), option.rect
-        cell, texts = self._cells.rows[row][column], self._cells.texts_of(row, column)
-        shown = texts.elided(cell.text, rect.width() - 2 * _MARGIN)
-        painter.setPen(current_theme().color(cell.role))
-        middle = rect.y() + rect.height() / 2
-        if self._cells.is_left(row, column):
-            texts.left(painter, rect.x() + _MARGIN, middle, shown)
-        else:
-            texts.right(painter, rect.x() + rect.width() - _MARGIN, middle, shown)
-
-
-class CellTable(WholeRows):
-    """Columns as wide as their contents, or wider where there is room. Signals: `chosen(row)`, a row was clicked, or
-    Enter was pressed on it; `confirmed(row)`, Enter was pressed on it. (`activated` cannot tell that: a double click,
-    and in some styles a click, emits it too.)
-    """
-
-    chosen = Signal(int)
-    confirmed = Signal(int)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.cells = CellModel(self)
-        self.setModel(self.cells)
-        self.setItemDelegate(_Texts(self.cells))
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setWordWrap(False)
-        self.setMinimumSize(1, 1)
-        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.horizontalHeader().setMinimumSectionSize(_LEAST_WIDTH)
-        self.clicked.connect(self._on_clicked)
 
     def _on_clicked(self, index: QModelIndex) -> None:
         self.chosen.emit(index.row())

@@ -244,7 +244,7 @@ def test_what_is_unusual_about_a_model_stands_in_words(full: Shell, engine: Fake
 def test_a_stopped_sequence_cannot_be_stopped_again(full: Shell, engine: FakeEngine) -> None:
     full.window.arrange("inspect")
     full.window.docks.docks["sequences"].raise_()
-    (stop,) = (action for action in full.window.sequences.table.actions() if action.text() == "Stop")
+    stop = full.window.sequences.stop
     engine.emit(StateChanged(replace(engine.status, sequences=(info(),))))
     turn(full)
     assert stop.isEnabled()

@@ -4,26 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QEvent, QPoint, Qt
-from PySide6.QtGui import QCursor, QHelpEvent
+from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QToolTip, QWidget
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.kit.theme import current_theme, owner_color
 from app.models import Models
-from app.panels.sequences.view import (
-    BUTTON,
-    BUTTONS,
-    FORK,
-    PAGES,
-    REMOVE,
-    SERVED,
-    SHARED,
-    STATE,
-    STOP,
-    TOKENS,
-    SequencesView,
-)
+from app.panels.sequences.view import COLOR, HEADS, PAGES, SEQ, SERVED, SHARED, STATE, TOKENS, SequencesView
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import Fork, RemoveSequence, StopSequence
 from engine.wire.message import Command
@@ -51,18 +39,23 @@ def view(qtbot: QtBot, desk: Desk) -> Iterator[SequencesView]:
     view.deleteLater()
 
 
+def shown(view: SequencesView) -> tuple[int, ...]:
+    assert view.state is not None
+    return view.state.columns
+
+
 def text(view: SequencesView, row: int, column: int) -> str:
-    return str(view.model.index(row, column).data())
+    return view.table.cells.rows[row][shown(view).index(column)].text
 
 
-def button(view: SequencesView, row: int, name: str) -> QPoint:
-    rect = view.table.visualRect(view.model.index(row, BUTTONS))
-    return QPoint(rect.right() - 4 - BUTTON * 3 + BUTTON * (STOP, FORK, REMOVE).index(name) + 10, rect.center().y())
+def marked(view: SequencesView) -> list[int]:
+    """The rows in bold."""
+    return [n for n, row in enumerate(view.table.cells.rows) if row[shown(view).index(SEQ)].is_bold]
 
 
 def test_rows_say_what_a_sequence_holds(view: SequencesView) -> None:
-    assert view.model.rowCount() == 2
-    assert (text(view, 1, 0), text(view, 1, TOKENS), text(view, 1, PAGES)) == ("1", "13", "4")
+    assert len(view.table.cells.rows) == 2
+    assert (text(view, 1, SEQ), text(view, 1, TOKENS), text(view, 1, PAGES)) == ("1", "13", "4")
     assert (text(view, 1, SHARED), text(view, 1, SERVED)) == ("2", "8")
     assert text(view, 0, STATE) == "decode"
 
@@ -82,63 +75,52 @@ def test_only_what_has_not_ended_can_be_stopped(desk: Desk, view: SequencesView)
     assert view.detail.text() == "1 of 2 unfinished"
     for seq_id, can_stop in ((0, False), (1, True), (0, False)):
         desk.models.selection.update(seq_id=seq_id)
-        assert [action.isEnabled() for action in view.table.actions()] == [can_stop, True, True]
-    assert [action.text() for action in view.table.actions()] == ["Stop", "Fork", "Remove"]
+        assert [button.isEnabled() for button in (view.stop, view.fork, view.remove)] == [can_stop, True, True]
+    desk.models.selection.update(seq_id=7)
+    assert not any(button.isEnabled() for button in (view.stop, view.fork, view.remove)), "it is not there"
 
 
 def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: SequencesView) -> None:
     plain = tuple(replace(info, why_not_reused=None) for info in desk.story.infos())
     desk.models.status.set(replace(desk.models.status.now, cache=CacheSpec(), sequences=plain))
-    assert text(view, 1, SHARED) == "–"
-    assert all(view.table.isColumnHidden(each) for each in (PAGES, SHARED, SERVED)), "others need the room"
+    assert not {PAGES, SHARED, SERVED} & {*shown(view)}, "others need the room"
     assert "choose Paged" in view.why.text()
 
 
+def test_narrow_panels_leave_out_what_matters_least(view: SequencesView) -> None:
+    for width, columns in ((560, len(HEADS) - 1), (540, len(HEADS) - 2), (300, 4)):
+        view.resize(width, 220)
+        QApplication.processEvents()
+        assert len(shown(view)) == view.table.cells.columnCount() == columns, width
+
+
 def test_a_click_selects_the_sequence(desk: Desk, view: SequencesView) -> None:
-    rect = view.table.visualRect(view.model.index(1, STATE))
+    assert marked(view) == [0]
+    rect = view.table.visualRect(view.table.cells.index(1, STATE))
     QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
     assert desk.models.selection.now.seq_id == 1
+    assert marked(view) == [1]
     desk.models.selection.update(seq_id=0)
-    assert view.table.currentIndex().row() == 0
+    assert marked(view) == [0]
 
 
-def test_each_row_has_its_buttons(desk: Desk, view: SequencesView, qtbot: QtBot) -> None:
-    for name, command in ((STOP, StopSequence(1)), (FORK, Fork(1)), (REMOVE, RemoveSequence(1))):
-        with qtbot.waitSignal(view.wants, timeout=1000) as caught:
-            QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
-        assert caught.args == [command]
+def test_each_sequence_has_the_colour_of_its_pages(view: SequencesView) -> None:
+    colors = [row[COLOR].color for row in view.table.cells.rows]
+    assert colors == [owner_color(current_theme(), seq_id) for seq_id in (0, 1)]
+    squares = [line for line in painted(view.table.viewport()) if line.endswith(",9,9")]
+    assert len(squares) == 2, squares
 
 
-def test_the_button_under_the_mouse_is_marked_and_says_what_it_does(
-    view: SequencesView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    surface, tips, mouse = view.table.viewport(), list[str](), [QPoint()]
-    monkeypatch.setattr(QCursor, "pos", staticmethod(lambda *_: mouse[0]))
-    monkeypatch.setattr(QToolTip, "showText", lambda _at, text, *_: tips.append(text))
-    monkeypatch.setattr(QWidget, "underMouse", lambda widget: widget is view.table)
-    for name, tip in ((STOP, "Stop it"), (FORK, "Fork: a branch"), (REMOVE, "Remove it")):
-        place = button(view, 1, name)
-        mouse[0] = surface.mapToGlobal(place)
-        marked = [line for line in painted(surface) if line.startswith("path hairline")]
-        assert len(marked) == 1
-        left, top, wide, high = (int(number) for number in marked[0].rpartition("@")[2].split(","))
-        assert left <= place.x() <= left + wide
-        assert top <= place.y() <= top + high
-        QApplication.sendEvent(surface, QHelpEvent(QEvent.Type.ToolTip, place, surface.mapToGlobal(place)))
-        assert tips.pop().startswith(tip)
-    mouse[0] = surface.mapToGlobal(QPoint(3, 3))
-    assert not any(line.startswith("path hairline") for line in painted(surface))
-
-
-def test_a_finished_sequence_cannot_be_stopped(desk: Desk, view: SequencesView) -> None:
-    first, second = desk.story.infos()
-    desk.models.status.set(
-        replace(desk.models.status.now, sequences=(replace(first, state="finished", stop="stopped"), second))
-    )
+def test_the_selected_sequence_is_stopped_forked_and_removed(desk: Desk, view: SequencesView, qtbot: QtBot) -> None:
     told: list[Command] = []
     view.wants.connect(told.append)
-    QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 0, STOP))
-    assert told == []
+    desk.models.selection.update(seq_id=1)
+    for button in (view.stop, view.fork, view.remove):
+        QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert told == [StopSequence(1), Fork(1), RemoveSequence(1)]
+    view.table.setFocus()
+    QTest.keyClick(view.table, Qt.Key.Key_Delete)
+    assert told[3:] == [RemoveSequence(1)]
 
 
 def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: SequencesView) -> None:
@@ -199,11 +181,3 @@ def test_the_last_state_of_a_dead_engine_is_not_called_live(view: SequencesView,
     assert (view.provenance_label.text, view.provenance_label.kind) == ("engine gone · last state", "past")
     desk.models.status.lose_engine("")
     assert view.provenance_label.text == "engine state"
-
-
-def test_the_selected_sequence_is_marked_again_where_a_person_unmarked_its_row(view: SequencesView, desk: Desk) -> None:
-    picked = view.table.selectionModel()
-    assert [index.row() for index in picked.selectedRows()] == [0]
-    picked.clearSelection()
-    view.show_again()
-    assert [index.row() for index in picked.selectedRows()] == [0]

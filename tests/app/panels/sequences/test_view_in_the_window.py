@@ -139,7 +139,7 @@ def test_a_fork_while_looking_back_begins_at_the_step_that_is_shown(busy: Shell,
     busy.window.actions_["prompt.add"].trigger()  # so that there is a step to look back from
     turn(busy)
     busy.models.selection.update(seq_id=0, step=0)
-    next(action for action in busy.window.sequences.table.actions() if action.text() == "Fork").trigger()
+    busy.window.sequences.fork.click()
     turn(busy)
     assert engine.of(Fork) == [Fork(0, 0)]
     assert (busy.models.selection.now.seq_id, busy.models.selection.now.step) == (2, None), "the fork is live"
