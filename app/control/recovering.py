@@ -11,11 +11,12 @@ from typing import IO
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
+from app.control.conditions import is_model_expected
 from app.control.controller import Controller
 from app.draw.format import byte_size
 from app.kit.question import Question
 from app.models import KeptSession, Models, UnclosedSession
-from app.models.kept_sessions import session_title
+from app.models.kept_sessions import first_words, session_title
 from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import RUNNING, JournalFolder
@@ -152,6 +153,9 @@ class Recovering(QObject):
             self._saving.pause()
             self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
             self._intents.take(Question(OpenSnapshot(left.path), on_refusal=self._on_refused))
+            if is_model_expected(self._models):
+                words = first_words(left.session)
+                self._models.status.notify(f"The session {words} is restored as soon as the model is loaded")
         else:
             self._controller.requests.breakpoints.bring_back(left.session.stops)
             stream.close()

@@ -20,6 +20,7 @@ from engine.spec.chat import Chat, Turn
 from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import Failed, Restarted, SessionOpened, StateChanged
 from engine.wire.status import OpenedFile
+from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -84,6 +85,21 @@ def test_what_was_left_is_offered_and_taken_up(
     assert folder.ended() == [path.with_name(path.name.replace(".running", ""))]
 
 
+def test_a_session_that_is_taken_up_while_a_model_is_loaded_is_said_to_come(
+    shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
+) -> None:
+    """From the click on *Restore* until the replay begins, nothing else would tell that it was heard."""
+    left_in(folder, SavedSession(nodes=(Node.of(samples.step_record(0)),)), 1000.0)
+    found = Recovering(folder, shell.models, shell.controller, "", shell)
+    shell.window.recovery.accepted.connect(found.on_accepted)
+    with qtbot.waitSignal(shell.models.recovery.changed):
+        found.look()
+    shell.window.recovery.accepted.emit()
+    turn(shell)
+    assert shell.window.status.note.text() == "The session without a prompt is restored as soon as the model is loaded"
+    assert isinstance(engine.sent[-1], OpenSnapshot)
+
+
 def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
     shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
 ) -> None:
@@ -142,7 +158,7 @@ def test_the_session_of_an_open_window_is_not_opened(
     running.window.file_dropped.emit(path)
     words = f"'{path}' is the session of a window that is open: go on there, or save it there as a file."
     assert running.models.status.failure == words
-    assert engine.sent == []
+    assert engine.of(OpenSnapshot) == []
     with pytest.raises(SystemExit):
         parse([str(path)])
     assert words in capsys.readouterr().err
