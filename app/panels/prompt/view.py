@@ -264,7 +264,6 @@ class PromptPanel(View[PromptState]):
         self.warning.setMinimumHeight(max(0, self.warning.heightForWidth(max(1, self.width() - 2 * MARGIN))))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
         self._fit_warning()
         has_room = self.width() >= ROOM_FOR_KEY and self._send_key
         self.send.setText(f"Send {self._send_key}" if has_room else "Send")

@@ -165,6 +165,8 @@ def test_arrows_walk_layers_and_heads_in_a_picture_only(running: Shell, qtbot: Q
     assert running.models.selection.now.layer == samples.LAYERS - 1
     window.prompt.edit.setFocus()
     qtbot.keyClick(window.prompt.edit, Qt.Key.Key_Up)
+    window.timeline.setFocus()
+    qtbot.keyClick(window.timeline, Qt.Key.Key_Up)
     assert running.models.selection.now.layer == samples.LAYERS - 1
 
 

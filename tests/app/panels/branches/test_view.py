@@ -157,6 +157,7 @@ def test_a_name_is_typed_where_it_stands(view: BranchesView) -> None:
     QTest.keyClicks(view.tree.name_line, "the first  try")
     QTest.keyClick(view.tree.name_line, Qt.Key.Key_Return)
     assert named == [(0, "the first try")]
+    assert view.tree.hasFocus(), "the arrows walk on in the tree"
 
 
 def test_a_bookmark_stands_above_its_moment(view: BranchesView, grown: Models) -> None:

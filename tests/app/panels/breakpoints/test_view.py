@@ -19,7 +19,7 @@ from app.shell import Shell
 from app.start.settings import Settings
 from app.window.place_menus import TIMELINE_GROUPS
 from engine.errors import InputError
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import ROWS
 from engine.spec.sampling import SamplingParams
@@ -135,6 +135,14 @@ def test_a_condition_that_is_none_says_where_in_place(
     type_in(running, panel, "pages_moved")
     assert "moves no pages: take the offloaded cache." in panel.words.text()
     assert panel.add.isEnabled()  # another mode may have them
+
+
+def test_one_breakpoint_too_many_is_refused_in_words(running: Shell, panel: BreakpointsView) -> None:
+    running.intents.on_breakpoints_changed(tuple(Breakpoint(n, f"step = {n}") for n in range(1, MAX_BREAKPOINTS + 1)))
+    type_in(running, panel, "step = 999")
+    panel.add.click()
+    assert panel.words.text() == f"There are {MAX_BREAKPOINTS} breakpoints already: delete one first."
+    assert len(running.models.breakpoints.listed) == MAX_BREAKPOINTS
 
 
 def test_a_stop_is_added_switched_changed_and_deleted(

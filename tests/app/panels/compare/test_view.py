@@ -67,10 +67,12 @@ def test_what_is_chosen_from_the_list_that_was_opened_for_it_is_compared_at_once
     box = desk.view.opponents
     QTest.keyClick(box, Qt.Key.Key_Down)
     assert not desk.engine.of(StartComparison), "walking through the closed box compares nothing"
+    desk.view.button.setFocus()
     desk.view.remedies[COMPARE].click()
     entries = box.view()
     entries.setCurrentIndex(box.model().index(box.findData(cache_choice("int8")), 0))
     QTest.keyClick(entries, Qt.Key.Key_Return)
+    assert box.hasFocus(), "what was chosen can be changed with the arrows"
     assert against(desk) == OtherRun(cache_named("int8"))
     desk.tell(replace(samples.comparison_started(), reply_to=desk.engine.id_of(StartComparison)))
     QTest.keyClick(box, Qt.Key.Key_Down)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
 
 from app.draw.format import brief
+from app.models import Models
+from app.panels.evicted.view import EvictedView
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
+from tests.app import samples
 from tests.app.panels.desk import Desk, click
+
+
+@pytest.mark.parametrize(("num_tokens", "is_enough"), [(1, False), (2, True)])
+def test_regret_needs_a_row_to_leave_out_and_one_to_keep(qtbot: QtBot, num_tokens: int, is_enough: bool) -> None:
+    models = Models()
+    view = EvictedView(models)
+    qtbot.addWidget(view)
+    assert view.problem().startswith("Send a prompt first")
+    models.timeline.append([samples.step_record(0, num_prompt=num_tokens)])
+    assert (view.problem() == "") == is_enough
 
 
 def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:

@@ -206,6 +206,21 @@ def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
     assert "<b>no</b>" in chat.rendered.toPlainText()  # as it is
 
 
+def test_the_conversation_of_the_selected_sequence_is_in_the_editor(driver: Driver) -> None:
+    load(driver, THINKING)
+    chat, actions, selection = driver.window.prompt.chat, driver.window.actions_, driver.models.selection
+    write(driver, "hi")
+    asks(driver, actions["prompt.send"].trigger)
+    first = selection.now.seq_id
+    chat.new_line.click()
+    write(driver, "bye")
+    asks(driver, actions["prompt.add"].trigger)
+    for seq_id, words in ((first, "hi"), (selection.now.seq_id, "bye")):
+        selection.update(seq_id=seq_id)
+        QApplication.processEvents()
+        assert chat.turns.turns[:1] == (Turn("user", words),)
+
+
 def test_ids_and_texts_are_kept_beside_each_other(driver: Driver) -> None:
     load(driver, THINKING)
     prompt = driver.window.prompt

@@ -13,6 +13,7 @@ from app.panels.prompt.words import IDS
 from app.shell import Shell
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import SubmitPrompt, Tokenize
 from engine.wire.events import Failed, StateChanged, Tokenized
 from engine.wire.status import ModelInfo
@@ -165,6 +166,14 @@ def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot)
     prompt.seed.setValue(5)
     shell.window.actions_["prompt.send"].trigger()
     assert sent(engine) == [(None, token_ids("random tokens: 102", 5000, 5))]
+    engine.status = replace(
+        engine.status, sequences=(replace(engine.status.sequences[0], sampling=SamplingParams(seed=8)),)
+    )
+    engine.emit(StateChanged(engine.status))
+    turn(shell)
+    assert prompt.seed.value() == 8
+    shell.window.actions_["prompt.send"].trigger()
+    assert sent(engine)[1:] == [(None, token_ids("random tokens: 102", 5000, 8))], "of the seed that is shown"
 
 
 # ---- counts ------------------------------------------------------------------------------------------------------
