@@ -9,6 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from engine.counted import significant
+
 SPACE = "·"
 NEWLINE = "⏎"
 TAB = "⇥"
@@ -124,12 +126,11 @@ def decimal(number: float, digits: int = 2, *, is_signed: bool = False) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """A time with three significant digits: `0.84 ms`, `12.3 ms`, `140 ms`, `2.10 s`."""
+    """A time with at most three digits: `0.84 ms`, `12.3 ms`, `140 ms`, `2.10 s`; from 1000 s on with all."""
     if not math.isfinite(ms):
         return "–"
-    if abs(ms) >= 1000:
-        return f"{decimal(ms / 1000)} s"
-    return f"{decimal(ms, 2 if abs(ms) < 10 else 1 if abs(ms) < 100 else 0)} ms"
+    time, unit = (ms / 1000, "s") if abs(ms) >= 999.5 else (ms, "ms")
+    return f"{decimal(time, 2 if abs(time) < 9.995 else 1 if abs(time) < 99.95 else 0)} {unit}"
 
 
 def percent(share: float) -> str:
@@ -172,8 +173,9 @@ def brief_times(ratio: float) -> str:
 
 
 def brief(value: float, digits: int = 3) -> str:
-    """A value with few digits, for narrow places."""
-    return f"{value:z.{digits}g}" if math.isfinite(value) else exact(value)
+    """A measured value with `digits` significant digits, zeros at the end as well, so that one that changes does not
+    seem more or less exact: `0.100`, `2.50`."""
+    return significant(value, digits) if math.isfinite(value) else exact(value)
 
 
 def _visible_char(char: str) -> str:
@@ -205,7 +207,7 @@ def divergence_words(kl: float) -> str:
         return "0 nats"
     if kl < 1e-6:
         return "<1e-6 nats"
-    return f"{brief(kl)} nats" if kl >= 1e-3 else f"{kl:z.1e} nats"
+    return f"{brief(kl)} nats"
 
 
 def bytes_words(before: int, after: int) -> str:

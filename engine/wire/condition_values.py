@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from engine.counted import significant
 from engine.spec.condition import (
     Condition,
     ConditionTerm,
@@ -296,8 +297,8 @@ def _token(token_id: int | None, text: str) -> str:
 
 def _written(value: float, unit: str) -> str:
     if unit == "ratio":
-        return f"{100 * value:.4g} %"
+        return f"{significant(100 * value, 4)} %"
     if unit == "bytes" and value >= 1024:
         power = min(3, int(math.log2(value)) // 10)
-        return f"{value / 1024**power:,.4g} {('KiB', 'MiB', 'GiB')[power - 1]}"
-    return f"{int(value):,}" if value == value // 1 and abs(value) < 1e15 else f"{value:.4g}"
+        return f"{value / 1024**power:,.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
+    return f"{int(value):,}" if value == value // 1 and abs(value) < 1e15 else significant(value, 4)

@@ -498,7 +498,7 @@ def _kl_row(layer: int | None, kl: float, most: float, chosen: int) -> BarRow:
     number = divergence_words(kl).removesuffix(" nats")
     whose = "every layer coded" if layer is None else f"layer {layer} alone"
     name = "all" if layer is None else f"L{layer}"
-    tip = f"{whose}: KL {brief(kl, 9)} nats"
+    tip = f"{whose}: KL {exact(kl)} nats"
     return BarRow(name, (Bar(share, number, role),), tip, key=layer, is_marked=layer == chosen)
 
 
@@ -506,10 +506,10 @@ def numbers(found: DamageMap) -> tuple[Reading, ...]:
     """The divergence, the largest error and the bytes."""
     worst = max(float(found.keys.max_abs.max(initial=0)), float(found.values.max_abs.max(initial=0)))
     share, size = byte_share(found.exact_bytes, found.kv_bytes), bytes_words(found.exact_bytes, found.kv_bytes)
-    kl_tip = f"KL of the next token with every layer coded: {brief(found.kl, 9)} nats"
+    kl_tip = f"KL of the next token with every layer coded: {exact(found.kl)} nats"
     sizes = counted(found.exact_bytes, "byte"), counted(found.kv_bytes, "byte")
     size_tip = "{} → {} with scales and exact residual".format(*sizes)
-    worst_tip = f"The largest absolute error of any number of K or V: {brief(worst, 9)}"
+    worst_tip = f"The largest absolute error of any number of K or V: {exact(worst)}"
     return (
         Reading("KL, all layers coded", "KL, all", divergence_words(found.kl), kl_tip),
         Reading("largest error", "max |Δ|", brief(worst), worst_tip),

@@ -111,12 +111,8 @@ def _perplexity(value: float) -> str:
     return brief(value, 2) if value >= 1e5 else decimal(value, 2 if value < 1e3 else 0)
 
 
-def _share(share: float) -> str:
-    return percent(share).replace(".0 %", " %")
-
-
 def _kl(row: SweepRow) -> str:
-    return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl, 2)
+    return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl)
 
 
 def _loss(row: SweepRow, rows: Sequence[SweepOutcome]) -> TableCell:
@@ -138,13 +134,13 @@ COLUMNS = (
     Column("tok_per_s", ColumnHead("tok/s", "Decode steps a second, nothing observed"),
            lambda row, _: TableCell(decimal(row.tok_per_s, 0)), downwards=True),
     Column("mean_kl", ColumnHead("mean KL", "Nats, against the model without a cache, mean of all steps"),
-           lambda row, _: TableCell(_kl(row), tip=brief(row.mean_kl))),
+           lambda row, _: TableCell(_kl(row))),
     Column("top1_agreement", ColumnHead("top-1", "Steps whose most probable token is the same"),
-           lambda row, _: TableCell(_share(row.top1_agreement)), downwards=True),
+           lambda row, _: TableCell(percent(row.top1_agreement)), downwards=True),
     Column("perplexity", ColumnHead("ppl", MEANING), lambda row, _: TableCell(_perplexity(row.perplexity))),
     Column("lossless", ColumnHead("exact", "Whether it hands attention exactly what was computed"), _loss),
     Column("recall", ColumnHead("recall", "The part of a planted fact that comes out"),
-           lambda row, _: TableCell("–" if row.recall is None else _share(row.recall)), downwards=True),
+           lambda row, _: TableCell("–" if row.recall is None else percent(row.recall)), downwards=True),
     Column("text", ColumnHead("text", "The text that the mode was given", is_words=True, most=90),
            lambda row, _: TableCell(row.text, "muted")),
 )  # fmt: skip
@@ -297,7 +293,7 @@ class SweepView(RowsView):
         return chart, tuple(f"{name} on {text}" for name in cloud.names)
 
     def point_words(self, row: SweepRow, label: str) -> str:
-        recall = "" if row.recall is None else f" · recall {_share(row.recall)}"
+        recall = "" if row.recall is None else f" · recall {percent(row.recall)}"
         ppl = f" · ppl {decimal(row.perplexity)}" if row.kind == "given" else ""
         return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{recall}{ppl}"
 

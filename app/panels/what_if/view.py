@@ -7,7 +7,17 @@ from msgspec import Struct
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
 
-from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent, probable, visible
+from app.draw.format import (
+    brief,
+    byte_share,
+    bytes_words,
+    divergence_words,
+    exact,
+    milliseconds,
+    percent,
+    probable,
+    visible,
+)  # fmt: skip
 from app.kit.boxes import column, holder, row, stack
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -46,8 +56,8 @@ def _row(shift: Shift, is_faded: bool) -> BarRow:
     is_new_top = new == 1 and old != new
     tip = (
         f"{text}  id {shift.token_id}",
-        f"before: probability {brief(before, 6)}, rank {old}",
-        f"after: probability {brief(after, 6)}, rank {new}",
+        f"before: probability {exact(before)}, rank {old}",
+        f"after: probability {exact(after)}, rank {new}",
     )
     bars = (
         Bar(before, percent(shift.prob_before), "page_used"),
@@ -78,17 +88,17 @@ def text_of(shift: Shift) -> str:
 
 def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
     """The divergence, the largest change of a logit, the rows kept and the bytes."""
-    exact, kept = answer.exact_bytes, answer.kv_bytes
-    share = byte_share(exact, kept)
-    kl_tip = f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}"
-    largest_tip = f"The largest change of any logit: {brief(answer.max_abs_logit_diff, 9)}"
+    full, kept = answer.exact_bytes, answer.kv_bytes
+    share = byte_share(full, kept)
+    kl_tip = f"KL(before ‖ after) of the next token, in nats: {exact(answer.kl)}"
+    largest_tip = f"The largest change of any logit: {exact(answer.max_abs_logit_diff)}"
     rows_tip = "Rows kept, in all layers and heads, of those before the newest token"
-    bytes_tip = f"{counted(exact, 'byte')} of exact rows → {counted(kept, 'byte')}, the newest token's own rows aside"
+    bytes_tip = f"{counted(full, 'byte')} of exact rows → {counted(kept, 'byte')}, the newest token's own rows aside"
     return (
         Reading("KL divergence", "KL", divergence_words(answer.kl), kl_tip),
         Reading("max |Δ logit|", "max |Δ|", brief(answer.max_abs_logit_diff), largest_tip),
         Reading("rows kept", "rows", percent(answer.kept_ratio), rows_tip),
-        Reading(f"K and V, {share} of exact", share, bytes_words(exact, kept), bytes_tip),
+        Reading(f"K and V, {share} of exact", share, bytes_words(full, kept), bytes_tip),
     )
 
 

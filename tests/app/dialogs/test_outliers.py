@@ -38,7 +38,7 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     assert keys[1] == ["L1 · kv head 1 · channel 4", "3.9", "1.8×", keys[1][3]] or keys[1][0].startswith(
         "L1 · kv head 1"
     )
-    assert values[0][:2] == ["L4 · kv head 2 · channel 17", "-21.5"]
+    assert values[0][:2] == ["L4 · kv head 2 · channel 17", "-21.50"]
     assert attended[0][0] == "40.0 % · most in L1 head 5, 90.0 %"
     dialog.activateWindow()
     dialog.tree.setFocus()

@@ -141,7 +141,7 @@ def test_the_notice_of_an_edit_begins_with_its_result(running: Shell, engine: Fa
     node = Node(99, running.models.history.live, (EditMade(edit),), running.models.status.cache)
     engine.emit(NodeAdded(node, is_live=True, how="3 ms, measured in 29 ms", kl=0.0066))
     turn(running)
-    expected = f"The next token moved by 0.0066 nats · {edit.describe()} · 3 ms, measured in 29 ms"
+    expected = f"The next token moved by 0.00660 nats · {edit.describe()} · 3 ms, measured in 29 ms"
     assert running.models.status.notice == expected
 
 

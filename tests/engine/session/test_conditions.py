@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from engine.counted import significant
 from engine.predict.capacity import setting_of
 from engine.session.conditions import ConditionChecker, SessionSurroundings, check_can_hold, measured, not_compared
 from engine.session.session import Session
@@ -208,7 +209,7 @@ def test_bytes_and_steps_are_those_of_the_record() -> None:
     ]
     session = started()[0]
     assert (
-        ConditionChecker().hits(session, records[6], [(1, "stored > 0")])[0].value == f"stored {stored / 1024:.4g} KiB"
+        ConditionChecker().hits(session, records[6], [(1, "stored > 0")])[0].value == f"stored {stored / 1024:.1f} KiB"
     )
 
 
@@ -278,7 +279,7 @@ def test_in_a_batch_the_sequence_for_which_a_condition_holds_is_named_with_its_v
     assert [part.num_tokens for part in record.sequences] == [7, 8, 9]
     (hit,) = ConditionChecker().hits(session, record, [(4, "tokens = 8 and entropy > 0")])
     assert (hit.breakpoint_id, hit.seq_id, hit.step) == (4, 1, 3)
-    assert hit.value == f"tokens 8 · entropy {record.sequences[1].entropy:.4g}"
+    assert hit.value == f"tokens 8 · entropy {significant(record.sequences[1].entropy, 4)}"
     assert not ConditionChecker().hits(session, record, [(4, "tokens = 8 and sequence = 2")])
 
 

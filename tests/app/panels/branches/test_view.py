@@ -95,7 +95,7 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
     assert plain(view.line.toolTip()).startswith("step 3 · decode · computed “·w3”, chose “·next”")
     click(view, 4)
     assert plain(view.line.toolTip()).startswith("step 4, edit after step 3: zero")
-    assert "0.25 nats" in plain(view.line.toolTip())
+    assert "0.250 nats" in plain(view.line.toolTip())
 
 
 def test_going_there_asks_for_the_chosen_moment(view: BranchesView) -> None:

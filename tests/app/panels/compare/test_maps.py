@@ -48,7 +48,7 @@ def test_numbers_have_fewer_digits_where_the_exact_ones_do_not_fit(compared: Com
     view.readout.setFixedWidth(view.readout.fontMetrics().horizontalAdvance(exact) - 1)
     view.maps.maps["b"].hover_at(QPointF(6.6, 3.5))
     cell = 6 * samples.HEAD_DIM + 3
-    assert view.readout.text().startswith(f"A {cell / 8:.3g}   B {cell / 8 + 0.25:.3g}   A − B -0.25   layer 0")
+    assert view.readout.text().startswith(f"A {brief(cell / 8)}   B {brief(cell / 8 + 0.25)}   A − B -0.250   layer 0")
     assert view.readout.toolTip() == plain_tip(exact)
 
 

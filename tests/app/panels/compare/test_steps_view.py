@@ -16,7 +16,7 @@ from tests.app.panels.compare.desk import CompareDesk
 
 def test_the_newest_step_is_told_by_layer_and_by_token(compared: CompareDesk) -> None:
     step = samples.compared_step(20)
-    assert compared.steps.numbers.text() == f"step 20 · KL 0.2 nats · |Δ logit| 2 · {agreement(20)}"
+    assert compared.steps.numbers.text() == f"step 20 · KL 0.200 nats · |Δ logit| 2.00 · {agreement(20)}"
     rows = compared.steps.layers.cells.rows
     assert [cell.text for cell in rows[5]] == ["5", brief(0.42), brief(0.84), brief(0.21)]
     assert rows[0][0].role == "selected"
@@ -66,7 +66,7 @@ def test_a_layer_that_a_side_does_not_know_has_a_dash(desk: CompareDesk) -> None
     unknown = np.full(samples.LAYERS, np.nan, np.float32)
     step = replace(samples.compared_step(0), keys=unknown, attention=unknown)
     desk.start(replace(samples.comparison_started(), steps=(step,)))
-    assert [cell.text for cell in desk.steps.layers.cells.rows[0]] == ["0", "–", "0.02", "–"]
+    assert [cell.text for cell in desk.steps.layers.cells.rows[0]] == ["0", "–", "0.0200", "–"]
     assert value_of(step, "attention") is None
 
 
@@ -74,7 +74,7 @@ def test_a_click_on_a_point_goes_to_its_step_and_a_line_to_its_layer(compared: C
     plot = compared.steps.plots["kl"]
     plot.picked.emit(7)
     assert compared.models.selection.now.step == 7
-    assert compared.steps.numbers.text().startswith("step 7 · KL 0.07 nats")
+    assert compared.steps.numbers.text().startswith("step 7 · KL 0.0700 nats")
     plot.picked.emit(20)
     assert compared.models.selection.now.step is None
     compared.steps.layers.clicked.emit(compared.steps.layers.cells.index(3, 0))

@@ -15,6 +15,7 @@ from app.draw.format import percent
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.inspector.view import InspectorView
+from engine.counted import significant
 from engine.wire.records import NonFinite
 from tests.app import samples
 from tests.app.panels.recorded import STEPS, give_pictures, recorded_models
@@ -50,13 +51,13 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
     written, stored = float(stats.key_norm[3].mean()), float(np.linalg.norm(row.keys[3], axis=1).mean())
     assert written != pytest.approx(stored, rel=0.01)
     facts = facts_of(view)
-    assert facts["‖k‖ L0–L5"] == f"L3 {written:.3g}"
-    assert facts["‖k‖ stored"] == f"L3 {stored:.3g}"
+    assert facts["‖k‖ L0–L5"] == f"L3 {significant(written, 3)}"
+    assert facts["‖k‖ stored"] == f"L3 {significant(stored, 3)}"
     # a cache that holds what was written says it once
     same = tuple(np.tile(stats.key_norm[n, :, :1] / np.sqrt(8), 8) for n in range(samples.LAYERS))
     models.pictures.put(replace(row, keys=same))
     facts = facts_of(view)
-    assert facts["‖k‖ L0–L5"] == f"L3 {written:.3g}"
+    assert facts["‖k‖ L0–L5"] == f"L3 {significant(written, 3)}"
     assert "‖k‖ stored" not in facts
     assert "‖v‖ stored" in facts
     models.pictures.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
@@ -133,7 +134,7 @@ def test_a_row_is_compared_with_the_one_that_was_written(models: Models, show: C
     off[3][0, 2] += 9.0  # of another head
     models.pictures.put(replace(row, written_keys=off, written_values=row.values))
     facts = facts_of(view)
-    assert facts["K changed since"] == "by up to 0.25"
+    assert facts["K changed since"] == "by up to 0.250"
     assert facts["V changed since"] == "as it was written, to the bit"
 
 

@@ -67,8 +67,8 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()
     models.timeline.append([replace(last, step=STEPS + 3, timings=replace(times, compile_ms=24100.0))])
     models.timeline.announce()
-    assert view.plot.words.text() == f"step {STEPS + 3} · decode · 8.75 ms · compiled before, 24.10 s · {hidden}"
-    told = "; the step was compiled in 24.10 s, which is in none of these"
+    assert view.plot.words.text() == f"step {STEPS + 3} · decode · 8.75 ms · compiled before, 24.1 s · {hidden}"
+    told = "; the step was compiled in 24.1 s, which is in none of these"
     assert view.plot.toolTip().splitlines()[0].endswith(told)
 
 

@@ -267,7 +267,7 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
 
 def test_the_largest_of_a_layer_in_words() -> None:
     picture = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
-    assert sizes.magnitude_words(picture, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
+    assert sizes.magnitude_words(picture, 0) == "max |K| 8.60 · 4.1× the range ±2.10 · 0.52 % of the layer beyond it"
     assert sizes.magnitude_words(picture, 7) == ""
     assert sizes.times_range(picture) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
 
