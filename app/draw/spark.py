@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from engine.wire.records import SequenceStep
+from engine.wire.records import RowStats, SequenceStep
 
 Floats = npt.NDArray[np.float32]
 
@@ -49,11 +49,14 @@ class TokenNorms(Struct, frozen=True):
 
 def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
     """The norms recorded by the step that wrote a position; None if it recorded none."""
-    offset = position - part.first_position
-    if part.rows is None or not 0 <= offset < part.rows.key_norm.shape[2]:
-        return None
-    keys, values = (row_means(norm[:, :, offset]) for norm in (part.rows.key_norm, part.rows.value_norm))
-    return TokenNorms(part.rows.layers, keys, values)
+    behind = part.num_tokens - position
+    return None if part.rows is None or not 0 < behind <= part.rows.num_rows else norms_of(part.rows.of(-behind))
+
+
+def norms_of(row: RowStats) -> TokenNorms:
+    """The norms of a single row."""
+    keys, values = (row_means(norm[:, :, 0]) for norm in (row.key_norm, row.value_norm))
+    return TokenNorms(row.layers, keys, values)
 
 
 def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:

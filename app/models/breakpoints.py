@@ -18,9 +18,7 @@ from engine.wire.condition_values import (
     Attention,
     ConditionEvaluator,
     ConditionVerdict,
-    Norms,
     recorded_attention,
-    with_rows,
 )
 from engine.wire.records import SequenceStep, StepRecord
 
@@ -43,10 +41,8 @@ class Search:
         self.verdicts: dict[int, ConditionVerdict] = {}
         self.num_unknown = self.num_seen = 0
         self._timeline, self._comparison, self._masses = timeline, comparison, masses
-        self._norms: dict[int, Norms] = {}
         self._tails: dict[int, tuple[int, str]] = {}  # seq_id -> (number of tokens, the end of their text)
         self._has_text = any(each.quantity == "text" for each in comparisons_of(self.condition))
-        self._has_norms = any(each.quantity == "norm" for each in comparisons_of(self.condition))
         self._judge = ConditionEvaluator(self)
 
     @property
@@ -91,10 +87,6 @@ class Search:
         if self._has_text:
             for part in record.sequences:
                 self._tails[part.seq_id] = part.num_tokens, (self.text_before(part) + "".join(part.texts))[-TEXT_TAIL:]
-        if self._has_norms:
-            for part in record.sequences:
-                if part.rows is not None:
-                    self._norms[part.seq_id] = with_rows(self._norms.get(part.seq_id), part.rows)
 
     # ---- the `RecordContext` of the evaluator: what a record alone does not contain ----------------------------------
 
@@ -112,9 +104,6 @@ class Search:
             pieces.append(token.text)
             missing -= len(token.text)
         return "".join(reversed(pieces))[-TEXT_TAIL:]
-
-    def norms_before(self, seq_id: int) -> Norms | None:
-        return self._norms.get(seq_id)
 
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         return self._masses.get((step, part.seq_id, span))

@@ -48,4 +48,14 @@ def records_bytes(records: Sequence[StepRecord]) -> int:
     """About how many bytes the records take in a snapshot, extrapolated from at most about `2 × MOST_PACKED` of
     them."""
     some = records[:: max(1, len(records) // MOST_PACKED)]
-    return round(sum(len(packed(record)) for record in some) * len(records) / len(some)) if some else 0
+    return round(sum(map(_record_bytes, some)) * len(records) / len(some)) if some else 0
+
+
+def _record_bytes(record: StepRecord) -> int:
+    """The bytes of a record in a file, which has the norms of all rows and not only of the newest."""
+    missing = (
+        part.rows.nbytes * (part.num_tokens - part.first_position - part.rows.num_rows)
+        for part in record.sequences
+        if part.rows is not None
+    )
+    return len(packed(record)) + sum(missing)

@@ -316,14 +316,14 @@ class Run:
         generated: dict[int, list[int]],
         records: list[StepRecord],
     ) -> None:
-        from engine.session.conditions import ConditionChecker, check_can_hold
+        from engine.session.conditions import check_can_hold
 
         for text in args.stop_when:
             check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
         self.session, self.generated, self.records = session, generated, records
         self.page_events: list[PageEvent] = []
         self.hits: list[BreakpointHit] = []
-        self._args, self._edits, self._checker = args, args.edit, ConditionChecker()
+        self._args, self._edits, self._too_slow = args, args.edit, set[str]()
 
     def _lacks_tokens(self, seq_id: int) -> bool:
         return self.session.sequence(seq_id).has_work and len(self.generated[seq_id]) < self._args.steps
@@ -332,6 +332,8 @@ class Run:
         """Step until every sequence has its tokens or has ended, or a condition holds, and print each step. A sequence
         is stopped only where it has its tokens before others have theirs: what is exported or saved behind the last
         step can go on."""
+        from engine.session.conditions import hits_at
+
         session, args = self.session, self._args
         is_kept = args.export is not None or args.save_session is not None
         while any(map(self._lacks_tokens, self.generated)) and not self.hits:
@@ -347,7 +349,7 @@ class Run:
             if is_kept:
                 self.records.append(record)
             self.page_events += record.page_events
-            self.hits = self._checker.hits(session, record, enumerate(args.stop_when))
+            self.hits = hits_at(session, record, enumerate(args.stop_when), too_slow=self._too_slow)
             for part in (with_forced(session, part) for part in record.sequences):
                 if part.sampled is not None:
                     # by position, since a preempted sequence is prefilled again and chooses its last token twice

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from engine.history.journal import Journal
 from engine.history.late_surprisal import LateSurprisal
@@ -14,22 +16,31 @@ from engine.history.state import SequenceState, States
 from engine.history.tree import Checkpoint, Tree
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import Change
+from engine.wire.records import RowStats, StepRecord
 from engine.wire.tree import Node
 
 if TYPE_CHECKING:
     import torch
 
 
-class BoundedLog:
-    """Tensors by (step, seq_id). Keeps at most `max_bytes` of the newest entries, so that observing a session takes
-    bounded memory; those of the newest step are kept however much they take."""
+class HasBytes(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Logged = TypeVar("Logged", bound=HasBytes)
+
+
+class BoundedLog(Generic[Logged]):
+    """What steps gave, by (step, seq_id). Keeps at most `max_bytes` of the newest entries, so that observing a session
+    takes bounded memory; those of the newest step are kept however much they take."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
-        self._entries: OrderedDict[tuple[int, int], dict[int, torch.Tensor]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, int], dict[int, Logged]] = OrderedDict()
 
-    def put(self, key: tuple[int, int], entry: dict[int, torch.Tensor]) -> None:
+    def put(self, key: tuple[int, int], entry: dict[int, Logged]) -> None:
         """Set the entry of a (step, seq_id), and drop the oldest entries beyond the limit."""
         self.drop(key)
         num_bytes = sum([e.nbytes for e in entry.values()])
@@ -38,9 +49,13 @@ class BoundedLog:
         while self.num_bytes > self.max_bytes and (oldest := next(iter(self._entries)))[0] != key[0]:
             self.drop(oldest)
 
-    def get(self, key: tuple[int, int] | None) -> dict[int, torch.Tensor] | None:
+    def get(self, key: tuple[int, int] | None) -> dict[int, Logged] | None:
         """The entry of a (step, seq_id), None where none is kept or `key` is None."""
         return None if key is None else self._entries.get(key)
+
+    def before(self, step: int, seq_id: int) -> Iterator[dict[int, Logged]]:
+        """The entries of a sequence before a step, newest first."""
+        return (self._entries[key] for key in sorted(self._entries, reverse=True) if key[0] < step and key[1] == seq_id)
 
     def drop(self, key: tuple[int, int]) -> None:
         for entry in self._entries.pop(key, {}).values():
@@ -60,6 +75,7 @@ class BoundedLog:
 ATTENTION_LOG_BYTES = 96 << 20  # shared with prompt chunks that wait for their surprisal
 LOGITS_LOG_BYTES = 64 << 20
 ROWS_LOG_BYTES = 16 << 20
+NORMS_LOG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +106,10 @@ class History:
 
     def __init__(self, now: Callable[[int], SequenceState | None] = lambda _: None) -> None:
         self._now = now
-        self.attention: BoundedLog = BoundedLog(ATTENTION_LOG_BYTES)
-        self.logits: BoundedLog = BoundedLog(LOGITS_LOG_BYTES)
-        self.rows: BoundedLog = BoundedLog(ROWS_LOG_BYTES)
+        self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
+        self.logits: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
+        self.rows: BoundedLog[torch.Tensor] = BoundedLog(ROWS_LOG_BYTES)
+        self.norms: BoundedLog[RowStats] = BoundedLog(NORMS_LOG_BYTES)  # by the number of tokens after the step
         self.surprisal = LateSurprisal()
         self._clear()
 
@@ -106,7 +123,7 @@ class History:
 
     def restart(self) -> None:
         """Clear everything: steps count from 0 again, and there is nothing to go back to."""
-        for log in (self.attention, self.logits, self.rows, self.surprisal):
+        for log in self._logs:
             log.clear()
         self._clear()
 
@@ -128,6 +145,10 @@ class History:
         self.add({seq_id: state}, Node(step, None, (), cache))
 
     @property
+    def _logs(self) -> tuple[BoundedLog[torch.Tensor] | BoundedLog[RowStats] | LateSurprisal, ...]:
+        return self.attention, self.logits, self.rows, self.norms, self.surprisal
+
+    @property
     def last_step(self) -> int | None:
         """The newest node on the path: the live state is that node's, plus `changes`. None before the first."""
         steps = self.journal.steps
@@ -141,7 +162,7 @@ class History:
 
     @property
     def num_bytes(self) -> int:
-        return sum([log.num_bytes for log in (self.attention, self.logits, self.rows, self.surprisal)])
+        return sum([log.num_bytes for log in self._logs])
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
@@ -160,9 +181,15 @@ class History:
                 (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
             )
 
+    def log_norms(self, record: StepRecord) -> None:
+        """Log the statistics of the new rows of a step."""
+        for part in record.sequences:
+            if part.rows is not None:
+                self.norms.put((record.step, part.seq_id), {part.num_tokens: part.rows})
+
     def drop_logs(self, seq_id: int) -> None:
         """Drop what was logged for a sequence in the step being done, because it failed."""
-        for log in (self.attention, self.logits, self.rows, self.surprisal):
+        for log in self._logs:
             log.drop((self.next_step, seq_id))
 
     def add(self, states: States, node: Node) -> None:
@@ -226,7 +253,7 @@ class History:
         """Remove a node and all its descendants, with their logs; returns their steps, ascending."""
         steps = sorted(self.tree.below(step))
         self.tree.remove(steps)
-        for log in (self.attention, self.logits, self.rows, self.surprisal):
+        for log in self._logs:
             log.drop_steps(set(steps))
         self.undone = [(at, back_to) for at, back_to in self.undone if back_to not in steps]
         return tuple(steps)
@@ -291,6 +318,31 @@ class History:
             if found:
                 return {key // 2: (found[key], found[key + 1]) for key in found if key % 2 == 0 and key + 1 in found}
         return {}
+
+    def norms_back(self, seq_id: int, step: int | None) -> Iterator[tuple[int, RowStats]]:
+        """The statistics that are kept of the rows of a sequence on the path to `step`, each with the number of tokens
+        after its step, newest first. O(steps that are looked at)."""
+        while step is not None and (by := self.tree.computed_by(seq_id, step)) is not None and by[0] in self.tree:
+            yield from (self.norms.get(by) or {}).items()
+            node, seq_id = self.tree.at(by[0]).node, by[1]
+            if node.parent is None and not node.changes:  # it continues a snapshot
+                for entry in self.norms.before(node.step, seq_id):
+                    yield from entry.items()
+            step = node.parent
+
+    def norms_of(self, seq_id: int, step: int | None, position: int) -> RowStats | None:
+        """The statistics of a position's row as the newest step up to `step` wrote it; None where they are not kept."""
+        for stop, stats in self.norms_back(seq_id, step):
+            if stop - stats.num_rows <= position < stop:
+                return stats.of(position - stop)
+        return None
+
+    def with_norms(self, record: StepRecord) -> StepRecord:
+        """The record of a step with the statistics of all its rows, as far as they are kept."""
+        kept = (self.norms.get((record.step, part.seq_id)) or {} for part in record.sequences)
+        rows = [next(iter(each.values()), part.rows) for each, part in zip(kept, record.sequences, strict=True)]
+        parts = (replace(part, rows=each) for part, each in zip(record.sequences, rows, strict=True))
+        return replace(record, sequences=tuple(parts))
 
     def logged_logits(self, seq_id: int, above: int = -1) -> list[LoggedLogits]:
         """The logits still kept of all steps that computed a sequence up to more than `above` tokens, as far as it

@@ -19,7 +19,6 @@ from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus
 
 if TYPE_CHECKING:
-    from engine.session.conditions import ConditionChecker
     from engine.session.session import Session
 
 
@@ -30,7 +29,7 @@ class Breakpoints:
         self._reporter, self._steps, self._comparing = reporter, steps, comparing
         self._breakpoints: tuple[Breakpoint, ...] = ()
         self._num_hits: dict[int, int] = {}
-        self._checker: ConditionChecker | None = None  # not before there is a session
+        self._too_slow: set[str] = set()  # patterns
         self._halted_by: BreakpointHit | None = None
 
     def set(self, command: SetBreakpoints) -> None:
@@ -49,8 +48,7 @@ class Breakpoints:
         if len({breakpoint.id for breakpoint in command.breakpoints}) < len(command.breakpoints):
             raise InputError("Two breakpoints have the same id: give each its own.")
         self._breakpoints, self._num_hits = command.breakpoints, counts
-        if self._checker is not None:
-            self._checker.too_slow.clear()
+        self._too_slow.clear()
 
     @property
     def is_evaluating(self) -> bool:
@@ -60,13 +58,12 @@ class Breakpoints:
     def forget(self) -> None:
         """Forget all hits, because the history was cleared."""
         self._num_hits.clear()
-        self._checker = self._halted_by = None
-
-    def set_live_step(self, step: int | None) -> None:
-        """Note that the session went to another step."""
+        self._too_slow.clear()
         self._halted_by = None
-        if self._checker is not None:
-            self._checker.live_step = step
+
+    def leave_halt(self) -> None:
+        """Note that the session went to another step than the one that halted it."""
+        self._halted_by = None
 
     def begin(self, command: Run, session: Session) -> None:
         """Check the condition of a run that begins; `InputError` if it can never hold."""
@@ -87,15 +84,14 @@ class Breakpoints:
     def halt(self, session: Session, record: StepRecord) -> bool:
         """Evaluate all conditions, including the one that the run goes to, at the step just done; whether one holds.
         Hits are reported, and the run ends. O(1) without conditions."""
-        from engine.session.conditions import ConditionChecker
+        from engine.session.conditions import hits_at
 
-        self._checker = self._checker or ConditionChecker()
         asked: list[tuple[int | None, str]] = [
             (breakpoint.id, breakpoint.text) for breakpoint in self._breakpoints if breakpoint.is_enabled
         ]
         if self._steps.until:
             asked.append((None, self._steps.until))
-        hits = self._checker.hits(session, record, asked, self._comparing.differs)
+        hits = hits_at(session, record, asked, self._comparing.differs, self._too_slow)
         found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
         self._halted_by = found[0] if found else None
         for hit in found:
@@ -122,7 +118,7 @@ class Breakpoints:
     def _problem(self, breakpoint: Breakpoint, setting: ConditionSetting | None) -> str:
         """Why a breakpoint cannot hold; empty where it can."""
         patterns = {each.value for each in comparisons_of(breakpoint.condition) if each.sign == "~"}
-        if self._checker is not None and patterns & self._checker.too_slow:
+        if patterns & self._too_slow:
             return "Its pattern takes too long, and is not asked any more: write a simpler one."
         return why_never(breakpoint.condition, setting) if setting is not None else ""
 

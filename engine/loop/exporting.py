@@ -33,6 +33,7 @@ def export(source: Source, command: Export, reporter: Reporter) -> None:
     try:
         if isinstance(source, Session):
             command = replace(command, records=with_surprisal(source, command.records, reporter))
+        command = _with_norms(source, command)
         reporter.follow(f"Writing {command.path.name}", exporting(source, command), counts_bytes=True)
     except BaseException as error:
         if command.comes_here:
@@ -46,6 +47,21 @@ def export(source: Source, command: Export, reporter: Reporter) -> None:
     reporter.reply(Exported(command.path, _size_of(command), took_ms, script))
 
 
+def _with_norms(source: Source, command: Export) -> Export:
+    """The command with records as the engine has them: with the statistics of all rows, of which a window is told only
+    the newest of a step."""
+    from engine.session.session import Session
+
+    if not command.records:
+        return command
+    if isinstance(source, Session):
+        return replace(command, records=tuple(map(source.history.with_norms, command.records)))
+    from engine.opened.description import readable_steps
+
+    of_file = {record.step: record for record in readable_steps(source)}
+    return replace(command, records=tuple(of_file.get(record.step, record) for record in command.records))
+
+
 def _size_of(command: Export) -> int:
     try:
         return command.path.stat().st_size
@@ -57,4 +73,4 @@ def estimate(source: Source, command: EstimateExport, reporter: Reporter) -> Non
     """Report what an export would take."""
     from engine.snapshot.export import estimate as estimated
 
-    reporter.reply(estimated(source, command.export))
+    reporter.reply(estimated(source, _with_norms(source, command.export)))

@@ -184,7 +184,7 @@ def _report_other_rows(loop: EngineLoop, *answers: Event) -> None:
     loop.watching.forget()
     for answer in answers:
         loop.reporter.reply(answer)
-    loop.breakpoints.set_live_step(session.last_step)
+    loop.breakpoints.leave_halt()
     loop.comparing.restart(session)
 
 

@@ -184,11 +184,14 @@ class OpenFile:
     def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:
         """A session that continues the opened snapshot, and the event that reports it; all steps of the file are
         reported first. Raises `InputError` with the reason where that cannot be, and the file stays open."""
+        from engine.opened.description import readable_steps
         from engine.snapshot.resume import resumed
 
         assert self.snapshot is not None
         began, path = time.perf_counter(), self.snapshot.file.path
         session = resumed(model, self.snapshot.file)
+        for record in readable_steps(self.snapshot.file):
+            session.history.log_norms(record)
         while self.has_more:
             self.report_more()
         took_ms = (time.perf_counter() - began) * 1e3

@@ -26,6 +26,7 @@ from engine.loop.inbox import Activity, Inbox
 from engine.wire.events import Done, Event, Failed, StateChanged
 from engine.wire.message import Command
 from engine.wire.pictures import Picture, PictureRequest, Side
+from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus, Work
 
 
@@ -58,7 +59,7 @@ class Reporter:
         inbox: Inbox,
         finer: Finer | None = None,
     ) -> None:
-        self.emit, self.finer = emit, finer
+        self._emit, self.finer = emit, finer
         self.reply_to: int | None = None
         self.work: Work | None = None
         self._status, self._activity, self._inbox = status, activity, inbox
@@ -68,6 +69,10 @@ class Reporter:
         self._sized: tuple[PictureRequest | None, PictureRequest | None] = None, None  # the newest one, and its coarser
         self._open: dict[int, Literal["one", "any"]] = {}  # `Facts.answers` of commands without their last word
         self.memory: Callable[[], Memory | None] = lambda: None  # releases memory and says how much is free
+
+    def emit(self, event: Event) -> None:
+        """Emit an event that answers no command."""
+        self._emit(event.as_told if isinstance(event, StepRecord) else event)
 
     def send_status(self) -> None:
         """Emit the present status."""

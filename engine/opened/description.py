@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from msgspec.structs import replace
@@ -135,6 +136,12 @@ def steps_of(file: SnapshotFile) -> Iterator[StepRecord]:
         yield _checked(record, num_layers)
     if computed != manifest.num_tokens:
         yield bare_step(file, computed, (manifest.step or 0) if last is None else max(last + 1, manifest.step or 0))
+
+
+def readable_steps(file: SnapshotFile) -> Iterator[StepRecord]:
+    """The step records up to the first that cannot be read, which whoever shows the steps says."""
+    with suppress(InputError):
+        yield from steps_of(file)
 
 
 def _checked(record: StepRecord, num_layers: int) -> StepRecord:

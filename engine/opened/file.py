@@ -8,19 +8,21 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.files.llama import kind_of
 from engine.look.outliers import outliers_picture
-from engine.look.pictures import NewestQuery, attention_picture, limited, of_queries, take
+from engine.look.pictures import NewestQuery, attention_picture, limited, of_queries, row_picture, take
 from engine.look.seen import Seen
-from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
+from engine.opened.description import model_info, opened_file, readable_steps, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
 from engine.saved.session import joined_text
 from engine.snapshot.read import SnapshotFile
 from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
-from engine.wire.pictures import AttentionRequest, OutliersRequest, Picture, PictureRequest
+from engine.wire.pictures import AttentionRequest, OutliersRequest, Picture, PictureRequest, RowRequest
+from engine.wire.records import RowStats
 from engine.wire.status import EngineStatus, Work
 
 MARKER = re.compile(r"<(?![0-9A-F]{2}>)[^<>\s]+>|\[CLS\]")  # a token that begins a text, as vocabularies write it
@@ -132,7 +134,21 @@ class OpenedSnapshot:
                 row = self.attention(request.layer) if self._is_newest(request.step) else None
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
                 return attention_picture(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
+            case RowRequest():
+                return replace(row_picture(request, source, geometry), written=self._norms_of(request.position))
         return take(request, source, geometry, self._seen)
+
+    @cached_property
+    def _norms(self) -> list[tuple[int, RowStats]]:
+        """The statistics of rows in its records, each with the number of tokens after the step; oldest first."""
+        parts = (record.of(self.sequence.seq_id) for record in readable_steps(self.file))
+        return [(part.num_tokens, part.rows) for part in parts if part is not None and part.rows is not None]
+
+    def _norms_of(self, position: int) -> RowStats | None:
+        for stop, stats in reversed(self._norms):
+            if stop - stats.num_rows <= position < stop:
+                return stats.of(position - stop)
+        return None
 
     def _is_newest(self, step: int) -> bool:
         return self.last_step is None or step >= self.last_step

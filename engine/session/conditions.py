@@ -1,9 +1,7 @@
-"""Evaluates stop conditions at the step just done, with what only the session knows: earlier text, attention, norms of
-earlier rows."""
+"""Evaluates stop conditions at the step just done, with what only the session knows: earlier text and attention."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -12,14 +10,12 @@ from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.breakpoints import ConditionSetting, parsed, why_never
-from engine.spec.condition import Condition, TokenSpan, comparisons_of
+from engine.spec.condition import TokenSpan
 from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit, MeasureAttention
-from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator, Norms, with_rows
+from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator
 from engine.wire.records import SequenceStep, StepRecord
 
-KEPT_STEPS = 256  # steps whose row norms are kept, so that they are still known after going back
 MAX_PLACES = 4096
-ROOT = -1  # stands for the parent of a first step
 
 # called with a step and a seq_id: whether the other run of a comparison ranks another token first; None: not known
 Differs = Callable[[int, int], bool | None]
@@ -29,59 +25,21 @@ def not_compared(_step: int, _seq_id: int) -> None:
     """The `Differs` of a session that is not compared with another run."""
 
 
-class ConditionChecker:
-    """Evaluates conditions, and remembers what they need from earlier steps: norms of rows, and which patterns took too
-    long. `live_step` is the newest step on the live path."""
-
-    def __init__(self) -> None:
-        self.too_slow: set[str] = set()
-        self.live_step: int | None = None
-        self._norms: OrderedDict[int, dict[int, Norms]] = OrderedDict()  # after a step, by sequence
-
-    def hits(
-        self,
-        session: Session,
-        record: StepRecord,
-        asked: Iterable[tuple[int | None, str]],
-        differs: Differs = not_compared,
-    ) -> list[BreakpointHit]:
-        """Which of the conditions `asked` (id of the breakpoint, its text) hold at the step of `record`."""
-        conditions = [(breakpoint_id, text, parsed(text)) for breakpoint_id, text in asked]
-        norms = self._norms_before(record, [condition for _, _, condition in conditions])
-        judge = ConditionEvaluator(SessionSurroundings(session, norms, differs), self.too_slow)
-        found = []
-        for breakpoint_id, text, condition in conditions:
-            verdict = judge.verdict(condition, record)
-            if verdict.holds and verdict.seq_id is not None:
-                found.append(BreakpointHit(breakpoint_id, text, record.step, verdict.seq_id, verdict.value))
-        self.live_step = record.step
-        return found
-
-    def forget(self) -> None:
-        """Forget everything that was remembered, because the history was cleared."""
-        self._norms.clear()
-        self.live_step = None
-
-    def _norms_before(self, record: StepRecord, conditions: list[Condition]) -> dict[int, Norms]:
-        """The norms of the rows before the step, by sequence, if a condition is about norms; those after the step are
-        remembered for the next one."""
-        if not any(each.quantity == "norm" for condition in conditions for each in comparisons_of(condition)):
-            return {}
-        before = self._norms.get(self._parent_of(record), {})
-        new = {part.seq_id: with_rows(before.get(part.seq_id), part.rows) for part in record.sequences if part.rows}
-        self._norms[record.step] = {**before, **new}
-        if len(self._norms) > KEPT_STEPS:
-            self._norms.popitem(last=False)
-        return before
-
-    def _parent_of(self, record: StepRecord) -> int:
-        """The previous step on the path; a node without a forward, such as an edit, is skipped."""
-        live_step, parent = self.live_step, record.parent
-        if parent is None:
-            return ROOT
-        if live_step is not None and live_step < parent and parent not in self._norms:
-            return live_step
-        return parent
+def hits_at(
+    session: Session,
+    record: StepRecord,
+    asked: Iterable[tuple[int | None, str]],
+    differs: Differs = not_compared,
+    too_slow: set[str] | None = None,
+) -> list[BreakpointHit]:
+    """Which of the conditions `asked` (id of the breakpoint, its text) hold at the step of `record`. Patterns that take
+    too long are added to `too_slow`."""
+    judge, found = ConditionEvaluator(SessionSurroundings(session, differs), too_slow), []
+    for breakpoint_id, text in asked:
+        verdict = judge.verdict(parsed(text), record)
+        if verdict.holds and verdict.seq_id is not None:
+            found.append(BreakpointHit(breakpoint_id, text, record.step, verdict.seq_id, verdict.value))
+    return found
 
 
 def check_can_hold(text: str, setting: ConditionSetting) -> None:
@@ -105,17 +63,14 @@ def measured(session: Session, command: MeasureAttention) -> AttentionMeasured:
 
 
 class SessionSurroundings:
-    """Gives the judge of conditions what lies outside a record: text, attention, row norms and the comparison. `norms`
-    are those of the rows before the step, by sequence; `differs` asks the running comparison."""
+    """Gives the judge of conditions what lies outside a record: text, attention and the comparison, which `differs`
+    asks."""
 
-    def __init__(self, session: Session, norms: dict[int, Norms], differs: Differs) -> None:
-        self._session, self._norms, self._differs = session, norms, differs
+    def __init__(self, session: Session, differs: Differs) -> None:
+        self._session, self._differs = session, differs
 
     def text_before(self, part: SequenceStep) -> str:
         return tail_of(self._session.sequence(part.seq_id).token_ids, part.first_position, self._session.text_of)
-
-    def norms_before(self, seq_id: int) -> Norms | None:
-        return self._norms.get(seq_id)
 
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         rows = self._session.history.attention.get((step, part.seq_id)) or {}

@@ -30,6 +30,7 @@ from engine.look.probe import (
     wrapped,
 )
 from engine.look.ring import ObservationRing, PendingCopy
+from engine.look.row_norms import Norms, norm_ratio, norms_before, with_rows
 from engine.model.tokenizer import TokenTexts
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
@@ -258,6 +259,8 @@ class Observer:
         self._history, self._text_of, self._is_scratch = history, text_of, is_scratch
         self._open: deque[OpenRecord] = deque()
         self._read_errors: list[InputError] = []
+        # of the sequences of the newest record: the (step, seq_id) that computed each last, and its norms up to there
+        self._norms: dict[int, tuple[tuple[int, int], Norms]] = {}
 
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
         """Measure the forwards of a step, before its rows are quantised or evicted."""
@@ -329,14 +332,32 @@ class Observer:
         timings = clock.timings()
         if record.phase == "decode":
             self._captured.note_cost(measuring.level, timings.observe_ms)
+        parts = map(with_observation, record.sequences, observations)
+        record = self._with_norm_ratios(replace(record, sequences=tuple(parts)))
         return replace(
             record,
-            sequences=tuple(map(with_observation, record.sequences, observations)),
             non_finite=tuple(place for seen in observations for place in seen.non_finite),
             checksums=checksums,
             timings=timings,
             evictions=measuring.evicted.evictions(arrays_of(arrays, EVICTED)),
         )
+
+    def _with_norm_ratios(self, record: StepRecord) -> StepRecord:
+        """Log the statistics of a step's rows, and compare them with those before."""
+        self._history.log_norms(record)
+        parts, known = [], self._norms
+        self._norms = {}
+        for part in record.sequences:
+            if (rows := part.rows) is not None:
+                seq_id, parent = part.seq_id, record.parent
+                by = None if parent is None else self._history.tree.computed_by(seq_id, parent)
+                at, before = known.get(seq_id, (None, None))
+                if at is None or at != by:
+                    before = norms_before(stats for _, stats in self._history.norms_back(seq_id, parent))
+                part = replace(part, norm_ratio=norm_ratio(rows, before))
+                self._norms[seq_id] = (record.step, seq_id), with_rows(before, rows)
+            parts.append(part)
+        return replace(record, sequences=tuple(parts))
 
 
 def read_error(step: int, error: Exception) -> InputError:

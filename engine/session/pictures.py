@@ -83,10 +83,10 @@ class PictureReader:
     def take(self, request: PictureRequest, node: int | None = None) -> Picture:
         """A picture of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
         where the rows of that node are not kept."""
-        return self.picture(request, self.visible(request.seq_id, node))
+        return self.picture(request, self.visible(request.seq_id, node), node)
 
-    def picture(self, request: PictureRequest, visible: VisibleSequence) -> Picture:
-        """A picture of a sequence that is visible."""
+    def picture(self, request: PictureRequest, visible: VisibleSequence, node: int | None = None) -> Picture:
+        """A picture of a sequence that is visible, or was at a node."""
         request, source = limited(request, visible.source, self._geometry, "this model")
         match request:
             case OutliersRequest():
@@ -96,7 +96,7 @@ class PictureReader:
             case TableRequest() if not visible.has_tables:
                 return TablePicture(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
             case RowRequest():
-                return self._row(request, source, visible)
+                return self._row(request, source, visible, node)
         return take(request, source, self._geometry, visible.seen)
 
     def drawn(
@@ -114,9 +114,13 @@ class PictureReader:
             limited(request, source, self._geometry, "this model")
         return drawn(request, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
 
-    def _row(self, request: RowRequest, source: Source, visible: VisibleSequence) -> Picture:
-        """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
-        picture = row_picture(request, source, self._geometry)
+    def _row(self, request: RowRequest, source: Source, visible: VisibleSequence, node: int | None) -> Picture:
+        """A row as the cache holds it, its norms as it was written, and as it was computed if that was captured for
+        every layer that holds it."""
+        steps = visible.journal.steps
+        step = steps[-1] if node is None and steps else node
+        norms = self._history.norms_of(request.seq_id, step, request.position)
+        picture = replace(row_picture(request, source, self._geometry), written=norms)
         if not visible.is_live:
             return picture
         num_source = self._live.get(request.seq_id).cache.num_source

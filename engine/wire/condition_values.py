@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.counted import significant
 from engine.spec.condition import (
@@ -29,50 +28,7 @@ from engine.spec.condition import (
     quoted,
 )
 from engine.wire.page_events import PageAllocated, PageEvicted, PageMoved, PageShared
-from engine.wire.records import RowStats, SequenceStep, StepRecord, has_chosen
-
-Norms = npt.NDArray[np.float32]  # [L, 2 * H_kv, T]: of keys, then of values
-
-MOST_ROWS = 64  # earlier rows that are compared with
-FEWEST_ROWS = 8  # fewer rows give no meaningful median
-
-
-def norms_of(stats: RowStats) -> Norms:
-    """The norms of new rows, K and V concatenated along the heads."""
-    return np.concatenate([stats.key_norm, stats.value_norm], 1)
-
-
-def with_rows(before: Norms | None, stats: RowStats) -> Norms:
-    """The norms of the last `MOST_ROWS` rows, after adding those of a step."""
-    new = norms_of(stats)
-    if before is None or before.shape[:2] != new.shape[:2]:
-        return new[..., -MOST_ROWS:]
-    return np.concatenate([before, new], -1)[..., -MOST_ROWS:]
-
-
-def norm_ratio(stats: RowStats, before: Norms | None) -> float | None:
-    """The largest ratio of a new row's norm to the median of its head over up to 64 earlier rows. With fewer than 8
-    earlier rows the new ones are included; None if there are fewer than 8 even so."""
-    new = norms_of(stats)
-    known = before if before is not None and before.shape[:2] == new.shape[:2] else new[..., :0]
-    if known.shape[-1] < FEWEST_ROWS:
-        known = np.concatenate([known, new], -1)
-    if known.shape[-1] < FEWEST_ROWS:
-        return None
-    median = _median(known)[..., None]
-    ratios = np.divide(new, median, out=np.full_like(new, np.nan), where=median > 0)
-    return None if np.isnan(ratios).all() else float(np.nanmax(ratios))
-
-
-def _median(norms: Norms) -> Norms:
-    """The median over the last axis, ignoring NaN; NaN if all values are."""
-    ordered = np.sort(norms, -1)  # NaN is sorted last
-    count = (~np.isnan(norms)).sum(-1, keepdims=True)
-    low, high = np.maximum(count - 1, 0) // 2, count // 2
-    high = np.minimum(high, norms.shape[-1] - 1)
-    pair = np.take_along_axis(ordered, low, -1) + np.take_along_axis(ordered, high, -1)
-    return (pair[..., 0] / 2).astype(np.float32)
-
+from engine.wire.records import SequenceStep, StepRecord, has_chosen
 
 TEXT_TAIL = 1000  # characters before a step that are searched for a pattern
 RECENT = TokenSpan(newest=16)  # the span, beside position 0, of which an `AttentionSummary` has the mass
@@ -106,9 +62,6 @@ class RecordContext(Protocol):
 
     def text_before(self, part: SequenceStep) -> str:
         """The text of the tokens before the computed ones, its last `TEXT_TAIL` characters."""
-
-    def norms_before(self, seq_id: int) -> Norms | None:
-        """The norms of the sequence's rows before those that the step added."""
 
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         """The attention of the newest query to a span of tokens."""
@@ -208,8 +161,6 @@ class ConditionEvaluator:
             return self._attention(test, test.span, record, part)
         if name in _PAGE_EVENTS:
             return float(sum(isinstance(event, _PAGE_EVENTS[name]) for event in record.page_events))
-        if name == "norm":
-            return None if part.rows is None else norm_ratio(part.rows, self._context.norms_before(part.seq_id))
         return _NUMBERS[name](record, part)
 
     def _attention(self, test: ConditionTerm, span: TokenSpan, record: StepRecord, part: SequenceStep) -> float | None:
@@ -276,6 +227,7 @@ _NUMBERS: dict[str, Callable[[StepRecord, SequenceStep], float | None]] = {
     "probability": _probability,
     "margin": _margin,
     "surprisal": _surprisal,
+    "norm": lambda record, part: part.norm_ratio,
     "nonfinite": lambda record, part: float(sum(place.count for place in record.non_finite)),
     "rows_evicted": _rows_evicted,
     "preempted": lambda record, part: float(len(record.preempted)),

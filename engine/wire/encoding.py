@@ -25,7 +25,7 @@ from engine.wire.commands import COMMANDS
 from engine.wire.events import EVENTS
 from engine.wire.message import Command, Event
 
-VERSION = 4
+VERSION = 5
 MAX_MESSAGE_BYTES = 1 << 28
 MAX_FRAMES = 1 << 12
 

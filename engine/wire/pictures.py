@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from engine.wire.message import Event, Part, Variant
-from engine.wire.records import Floats, Ints, Provenance
+from engine.wire.records import Floats, Ints, Provenance, RowStats
 
 TensorName = Literal["keys", "values"]
 Side = Literal["a", "b", "difference"]
@@ -224,7 +224,7 @@ class RowPicture(Event, frozen=True, eq=False):
     `written_keys` and `written_values` are the rows as their step wrote them; later steps may have coded or rotated
     them since. A codec that codes each row at once had coded them already. Empty if they were not captured or are no
     longer kept. `coded_keys` and `coded_values` tell for each layer whether attention reads the row from quantised
-    codes; empty: from none.
+    codes; empty: from none. `written` are the statistics of the row as its step wrote it; None where not kept.
     """
 
     request: RowRequest
@@ -240,6 +240,7 @@ class RowPicture(Event, frozen=True, eq=False):
     written_values: tuple[Floats, ...] = ()
     coded_keys: tuple[bool, ...] = ()
     coded_values: tuple[bool, ...] = ()
+    written: RowStats | None = None
 
 
 class TablePicture(Event, frozen=True, eq=False):

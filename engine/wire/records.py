@@ -102,6 +102,20 @@ class RowStats(Part, frozen=True, eq=False):
     key_norm: Floats
     value_norm: Floats
 
+    @property
+    def num_rows(self) -> int:
+        return int(self.key_norm.shape[2])
+
+    @property
+    def nbytes(self) -> int:
+        return self.key_norm.nbytes + self.value_norm.nbytes
+
+    def of(self, row: int) -> RowStats:
+        """The statistics of one row, counted from the first; a negative number counts from behind the last."""
+        at = row % self.num_rows
+        norms = (read_only(norm[:, :, at : at + 1]) for norm in (self.key_norm, self.value_norm))
+        return RowStats(self.layers, *norms)
+
 
 class NonFinite(Part, frozen=True):
     """Where NaN or infinity was computed, and how many. `layer` None: in the logits."""
@@ -125,7 +139,9 @@ class AttentionSummary(Part, frozen=True, eq=False):
 class SequenceStep(Part, frozen=True, eq=False):
     """What one step did to one sequence: it computed the tokens `first_position … num_tokens`, and chose `sampled` as
     the next one. `surprisal` is None where unknown; for a long prompt until `PromptSurprisal` follows. `stop` says why
-    the sequence ended."""
+    the sequence ended. `rows` are the statistics of its last rows: in a file and in the engine those of all new ones,
+    in what a window is told that of the newest. `norm_ratio` is the largest ratio of a new row's norm to the median of
+    its head over up to 64 rows before."""
 
     seq_id: int
     phase: Phase
@@ -145,6 +161,7 @@ class SequenceStep(Part, frozen=True, eq=False):
     attention: AttentionSummary | None = None
     stored_bytes: int = 0
     hit_tokens: int = 0
+    norm_ratio: float | None = None
 
 
 def has_chosen(part: SequenceStep) -> bool:
@@ -295,6 +312,14 @@ class StepRecord(Event, frozen=True, eq=False):
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence; None if it was not in the step."""
         return next((s for s in self.sequences if s.seq_id == seq_id), None)
+
+    @property
+    def as_told(self) -> StepRecord:
+        """The record as a window is told it: of a prompt's rows, with the statistics of the newest one alone."""
+        if all(part.rows is None or part.rows.num_rows <= 1 for part in self.sequences):
+            return self
+        parts = (replace(part, rows=part.rows and part.rows.of(-1)) for part in self.sequences)
+        return replace(self, sequences=tuple(parts))
 
     def with_surprisal(self, seq_id: int, first_position: int, values: tuple[float, ...]) -> StepRecord:
         """The record with these surprisals, from `first_position` on, filled in for the tokens of the sequence that the

@@ -132,6 +132,8 @@ def _norms(models: Models, token: Token, row: RowPicture | None) -> list[Fact]:
     """The norms of the rows as the forward wrote them and, where they differ, as the cache stores them."""
     part = models.timeline.part(models.selection.now.seq_id, token.step)
     norms = spark_draw.token_norms(part, token.position) if part is not None else None
+    if norms is None and row is not None and row.written is not None:  # of a prompt: a record has the last row alone
+        norms = spark_draw.norms_of(row.written)
     if norms is None:
         geometry = geometry_of(models)
         has_rows = geometry is None or geometry.attention_layers

@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 from app.models import Models
 from app.models.breakpoints import Breakpoints, Search
 from engine.errors import InputError
-from engine.session.conditions import ConditionChecker
+from engine.session.conditions import hits_at
 from engine.session.session import Session
 from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
 from engine.spec.cache import CacheSpec
@@ -88,11 +88,11 @@ def found(models: Models, text: str) -> Search:
 @given(st.lists(CONDITIONS, min_size=1, max_size=10))
 def test_the_first_step_found_is_where_a_run_halts(texts: list[str]) -> None:
     """And so is every later one: the run goes on from each. One run is asked about several conditions."""
-    session, judging = batch(), ConditionChecker()
+    session = batch()
     halts: list[list[tuple[int, int, object]]] = [[] for _ in texts]
     for _ in range(STEPS):
         record = session.step()
-        for hit in judging.hits(session, record, enumerate(texts)):
+        for hit in hits_at(session, record, enumerate(texts)):
             assert hit.breakpoint_id is not None
             halts[hit.breakpoint_id].append((hit.step, hit.seq_id, hit.value))
     models = models_with(recorded())

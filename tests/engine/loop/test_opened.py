@@ -39,6 +39,7 @@ from engine.wire.pictures import (
     HeadPicture,
     HeadRequest,
     OutliersRequest,
+    RowPicture,
     RowRequest,
     TableRequest,
     WallPicture,
@@ -92,6 +93,49 @@ def test_an_opened_file_tells_its_steps_its_tokens_and_its_model(driver: Driver,
     assert status.sequences[0].num_tokens == 22
     assert status.model is not None
     assert status.model.geometry.num_layers == 2
+
+
+def test_the_norms_of_a_prompt_stay_with_the_engine_and_are_in_files_whole(spec: ModelSpec, tmp_path: Path) -> None:
+    driver = Driver(spec.source).loaded()
+    path, again = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    told = exported(driver, path)[0].sequences[0].rows
+    ((count, stats),) = driver.session.history.norms_back(0, 0)
+    assert told is not None
+    assert (count, stats.num_rows, told.num_rows) == (12, 12, 1)
+    np.testing.assert_array_equal(told.key_norm, stats.key_norm[:, :, 11:])
+
+    def check() -> None:
+        driver.forget()
+        driver.send(TakePicture(RowRequest(0, 22, 3)))
+        written = driver.wait_for(RowPicture).written
+        assert written is not None
+        np.testing.assert_array_equal(written.key_norm, stats.key_norm[:, :, 3:4])
+        np.testing.assert_array_equal(written.value_norm, stats.value_norm[:, :, 3:4])
+
+    def check_file(path: Path) -> None:
+        with SnapshotFile(path) as file:
+            rows = file.records[0].sequences[0].rows
+            assert rows is not None
+            np.testing.assert_array_equal(rows.key_norm, stats.key_norm)
+
+    check()
+    check_file(path)
+    opened(driver, path)
+    driver.wait_for(StepRecord, 11)
+    records = tuple(driver.of(StepRecord))
+    assert max(record.sequences[0].rows.num_rows for record in records) == 1  # type: ignore[union-attr]
+    check()
+    driver.send(Export(again, 0, records=records))
+    driver.wait_for(Exported)
+    check_file(again)
+    driver.send(Continue(spec))
+    driver.wait_for(CacheChanged)
+    driver.rest()
+    check()
+    driver.send(Export(again, 0, records=records))
+    driver.wait_for(Exported)
+    check_file(again)
+    assert driver.loop.close(10.0)
 
 
 def test_pictures_are_answered_watched_and_once(driver: Driver, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from engine.wire.pictures import (
     HeadRequest,
     Magnitudes,
     OutliersRequest,
+    Picture,
     PictureRequest,
     RowPicture,
     RowRequest,
@@ -55,6 +56,12 @@ def requests(session: Session) -> list[PictureRequest]:
     ]
 
 
+def taken(session: Session, request: PictureRequest) -> Picture:
+    """A picture of a session without what the file of it does not have: it is written without records."""
+    picture = session.take_picture(request)
+    return replace(picture, written=None) if isinstance(picture, RowPicture) else picture
+
+
 @pytest.mark.parametrize("name", MODES)
 def test_every_picture_is_that_of_the_live_cache(name: str, tmp_path: Path) -> None:
     session = begun(small(name))
@@ -65,7 +72,7 @@ def test_every_picture_is_that_of_the_live_cache(name: str, tmp_path: Path) -> N
             assert isinstance(found, WallPicture)
             assert found.note == "What this step rewrote in older rows is not known any more."
             continue
-        same(session.take_picture(request), found, f"{name}: {request}")
+        same(taken(session, request), found, f"{name}: {request}")
 
 
 def test_layers_that_keep_a_window_latents_a_source_or_a_state_are_read_as_they_stand(tmp_path: Path) -> None:
@@ -73,7 +80,7 @@ def test_layers_that_keep_a_window_latents_a_source_or_a_state_are_read_as_they_
         session = begun(small("dynamic"), architecture=architecture)
         snapshot = opened(session, tmp_path)
         for request in requests(session)[:6]:
-            live, found = session.take_picture(request), snapshot.take(request)
+            live, found = taken(session, request), snapshot.take(request)
             if architecture == "mamba" and isinstance(live, WallPicture):
                 assert len(live.states) == 4, "a convolution and a recurrence of two layers, and no rows"
                 assert isinstance(found, WallPicture)

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from engine.counted import significant
+from engine.look.row_norms import norm_ratio, norms_before
 from engine.predict.capacity import setting_of
-from engine.session.conditions import ConditionChecker, SessionSurroundings, check_can_hold, measured, not_compared
+from engine.session.conditions import SessionSurroundings, check_can_hold, hits_at, measured, not_compared
 from engine.session.session import Session
 from engine.spec.breakpoints import parsed
 from engine.spec.cache import CacheSpec
@@ -33,11 +34,11 @@ STREAMING = replace(STREAMING, retention=replace(STREAMING.retention, sinks=2, w
 
 def held_at(session: Session, text: str, steps: int = STEPS) -> tuple[list[int], list[StepRecord]]:
     """The steps of a run at which a condition held, and all steps."""
-    judging, held, records = ConditionChecker(), [], []
+    held, records = [], []
     while session.has_work and len(records) < steps:
         record = session.step()
         records.append(record)
-        held += [hit.step for hit in judging.hits(session, record, [(None, text)])]
+        held += [hit.step for hit in hits_at(session, record, [(None, text)])]
     return held, records
 
 
@@ -112,24 +113,24 @@ def test_a_pattern_is_looked_for_in_a_prompt_when_it_is_computed() -> None:
 
 def test_a_hostile_pattern_is_given_up_and_the_run_goes_on() -> None:
     session, _ = started()
-    judging, text = ConditionChecker(), r'text ~ "(.|..)+\d{9}$"'
-    hits = [judging.hits(session, session.step(), [(1, text)]) for _ in range(12)]
+    too_slow, text = set[str](), r'text ~ "(.|..)+\d{9}$"'
+    hits = [hits_at(session, session.step(), [(1, text)], too_slow=too_slow) for _ in range(12)]
     assert hits == [[]] * 12
-    assert judging.too_slow == {r"(.|..)+\d{9}$"}
+    assert too_slow == {r"(.|..)+\d{9}$"}
     assert session.last_step == 11
 
 
 def test_attention_is_the_mass_of_the_newest_row() -> None:
     session, seq_id = started()
-    judging, held, expected = ConditionChecker(), [], []
+    held, expected = [], []
     for _ in range(STEPS):
         record = session.step()
         rows = session.history.attention_at(seq_id, record.step)
         masses = np.concatenate([row[:, 2:5].sum(-1).numpy() for row in rows.values()])
         mean = float(masses.mean())
-        hits = judging.hits(session, record, [(None, f"attention(2-4) > {mean - 1e-6!r}")])
-        hits += judging.hits(session, record, [(None, f"attention(2-4) > {mean + 1e-6!r}")])
-        hits += judging.hits(session, record, [(None, f"peak_attention(2-4) >= {float(masses.max()) - 1e-6!r}")])
+        hits = hits_at(session, record, [(None, f"attention(2-4) > {mean - 1e-6!r}")])
+        hits += hits_at(session, record, [(None, f"attention(2-4) > {mean + 1e-6!r}")])
+        hits += hits_at(session, record, [(None, f"peak_attention(2-4) >= {float(masses.max()) - 1e-6!r}")])
         held.append(len(hits))
         expected.append(2)
     assert held == expected
@@ -153,7 +154,7 @@ def test_attention_of_dropped_tokens_is_none_and_that_of_the_last_is_all() -> No
     for _ in range(8):
         record = session.step()
     part = record.sequences[0]
-    around = SessionSurroundings(session, {}, not_compared)
+    around = SessionSurroundings(session, not_compared)
     gone = around.attention(record.step, part, TokenSpan(2, 8))
     assert gone is not None
     assert gone.peak < 1e-6
@@ -208,34 +209,30 @@ def test_bytes_and_steps_are_those_of_the_record() -> None:
         r.step for r in records if r.num_bytes.reserved < stored or r.step == 3
     ]
     session = started()[0]
-    assert (
-        ConditionChecker().hits(session, records[6], [(1, "stored > 0")])[0].value == f"stored {stored / 1024:.1f} KiB"
-    )
+    assert hits_at(session, records[6], [(1, "stored > 0")])[0].value == f"stored {stored / 1024:.1f} KiB"
 
 
 def test_what_is_not_finite_is_counted() -> None:
     session, _ = started()
     record = session.step()
     bad = replace(record, non_finite=(NonFinite("keys", 0, 1, 3, 4), NonFinite("logits", None, None, 7, 2)))
-    judging = ConditionChecker()
-    assert judging.hits(session, bad, [(1, "nonfinite = 6")])[0].value == "nonfinite 6"
-    assert not judging.hits(session, record, [(1, "nonfinite")])
+    assert hits_at(session, bad, [(1, "nonfinite = 6")])[0].value == "nonfinite 6"
+    assert not hits_at(session, record, [(1, "nonfinite")])
 
 
 def test_a_token_chosen_from_logits_that_are_not_finite_matches_no_condition_on_tokens() -> None:
     session, _ = started()
     record = session.step()
     part = replace(record.sequences[0], sampled=0, sampled_text="zero")
-    judging = ConditionChecker()
     asked = [(1, "token = 0"), (2, 'text ~ "zero"')]
     for stop, held in ((None, [1, 2]), ("non-finite logits", [])):
         told = replace(record, sequences=(replace(part, stop=stop),))
-        assert [hit.breakpoint_id for hit in judging.hits(session, told, asked)] == held
+        assert [hit.breakpoint_id for hit in hits_at(session, told, asked)] == held
 
 
 def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
     session, _ = started(length=10)
-    judging, seen = ConditionChecker(), []
+    seen = []
     for _ in range(STEPS):
         record = session.step()
         stats = record.sequences[0].rows
@@ -244,7 +241,7 @@ def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
         before = np.concatenate(seen, -1)[..., -64:] if seen else new
         ratio = float((new / np.median(before, -1)[..., None]).max())
         above, below = (f"norm > {ratio * factor!r}" for factor in (0.9999, 1.0001))
-        assert [hit.breakpoint_id for hit in judging.hits(session, record, [(1, above), (2, below)])] == [1]
+        assert [hit.breakpoint_id for hit in hits_at(session, record, [(1, above), (2, below)])] == [1]
         seen.append(new)
 
 
@@ -253,18 +250,23 @@ def test_few_rows_have_no_median() -> None:
     assert held == [6, 7, 8, 9, 10, 11]  # two tokens of the prompt and six computed since are eight
 
 
-def test_norms_of_rows_before_the_condition_was_set_are_unknown() -> None:
-    session, _ = started(length=10)
-    for _ in range(STEPS):
-        record = session.step()
-    assert not ConditionChecker().hits(session, record, [(1, "norm > 0")])
+def test_norms_are_compared_on_whatever_path_a_step_comes() -> None:
+    """The same step after going back, on a branch beside it and in a fork is as far from the rows before it."""
+    session, seq_id = started(length=10)
+    records = [session.step() for _ in range(STEPS)]
+    session.go_to(records[2].step)
+    session.force(seq_id, records[3].sequences[0].token_ids)
+    again = session.step().sequences[0]
+    assert again.norm_ratio == records[3].sequences[0].norm_ratio is not None
+    stats = [record.sequences[0].rows for record in records[:3]]
+    assert again.norm_ratio == norm_ratio(again.rows, norms_before(stats[::-1]))  # type: ignore[arg-type]
 
 
 def test_a_comparison_says_whether_it_differs() -> None:
     session, seq_id = started()
     record = session.step()
     for answer, held in ((True, 1), (False, 0), (None, 0)):
-        found = ConditionChecker().hits(session, record, [(1, "differs")], lambda step, of, answer=answer: answer)  # type: ignore[misc]
+        found = hits_at(session, record, [(1, "differs")], lambda step, of, answer=answer: answer)  # type: ignore[misc]
         assert len(found) == held
         assert all(hit.seq_id == seq_id for hit in found)
 
@@ -277,10 +279,10 @@ def test_in_a_batch_the_sequence_for_which_a_condition_holds_is_named_with_its_v
         session.step()
     record = session.step()
     assert [part.num_tokens for part in record.sequences] == [7, 8, 9]
-    (hit,) = ConditionChecker().hits(session, record, [(4, "tokens = 8 and entropy > 0")])
+    (hit,) = hits_at(session, record, [(4, "tokens = 8 and entropy > 0")])
     assert (hit.breakpoint_id, hit.seq_id, hit.step) == (4, 1, 3)
     assert hit.value == f"tokens 8 · entropy {significant(record.sequences[1].entropy, 4)}"
-    assert not ConditionChecker().hits(session, record, [(4, "tokens = 8 and sequence = 2")])
+    assert not hits_at(session, record, [(4, "tokens = 8 and sequence = 2")])
 
 
 def test_what_can_never_hold_is_refused_in_a_session() -> None:
@@ -297,6 +299,6 @@ def test_a_nan_is_no_number_to_compare() -> None:
     session, _ = started()
     record = session.step()
     part = replace(record.sequences[0], entropy=math.nan)
-    judge = ConditionEvaluator(SessionSurroundings(session, {}, not_compared))
+    judge = ConditionEvaluator(SessionSurroundings(session, not_compared))
     for text in ("entropy > 1", "not entropy > 1"):
         assert judge.verdict(parsed(text), replace(record, sequences=(part,))).holds is None

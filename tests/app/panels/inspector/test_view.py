@@ -64,6 +64,25 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
     assert facts_of(view)["‖k‖ stored"] == "L3 evicted"
 
 
+def test_norms_of_a_prompts_tokens_come_with_their_row(models: Models, show: Callable[..., Any]) -> None:
+    """A record has those of its newest row alone."""
+    first = models.timeline.records[0]
+    models.timeline.replace(first.as_told)
+    view = show(InspectorView(models))
+    models.selection.update(position=samples.PROMPT - 1)
+    last, stats = facts_of(view)["‖k‖ L0–L5"], first.sequences[0].rows
+    assert stats is not None
+    assert last == f"L3 {float(stats.key_norm[3, :, -1].mean()):.3g}"
+    models.selection.update(position=2)
+    assert facts_of(view)["‖k‖, ‖v‖ by layer"] == "not recorded"
+    give_pictures(models)
+    row = models.pictures.row
+    assert row is not None
+    models.pictures.put(replace(row, written=stats.of(2)))
+    assert facts_of(view)["‖k‖ L0–L5"] == f"L3 {float(stats.key_norm[3, :, 2].mean()):.3g}"
+    assert facts_of(view)["‖v‖ L0–L5"] == f"L3 {float(stats.value_norm[3, :, 2].mean()):.3g}"
+
+
 def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     give_pictures(models)
