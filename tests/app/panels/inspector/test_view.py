@@ -72,15 +72,15 @@ def test_norms_of_a_prompts_tokens_come_with_their_row(models: Models, show: Cal
     models.selection.update(position=samples.PROMPT - 1)
     last, stats = facts_of(view)["‖k‖ L0–L5"], first.sequences[0].rows
     assert stats is not None
-    assert last == f"L3 {float(stats.key_norm[3, :, -1].mean()):.3g}"
+    assert last == f"L3 {significant(float(stats.key_norm[3, :, -1].mean()), 3)}"
     models.selection.update(position=2)
     assert facts_of(view)["‖k‖, ‖v‖ by layer"] == "not recorded"
     give_pictures(models)
     row = models.pictures.row
     assert row is not None
     models.pictures.put(replace(row, written=stats.of(2)))
-    assert facts_of(view)["‖k‖ L0–L5"] == f"L3 {float(stats.key_norm[3, :, 2].mean()):.3g}"
-    assert facts_of(view)["‖v‖ L0–L5"] == f"L3 {float(stats.value_norm[3, :, 2].mean()):.3g}"
+    assert facts_of(view)["‖k‖ L0–L5"] == f"L3 {significant(float(stats.key_norm[3, :, 2].mean()), 3)}"
+    assert facts_of(view)["‖v‖ L0–L5"] == f"L3 {significant(float(stats.value_norm[3, :, 2].mean()), 3)}"
 
 
 def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
