@@ -41,11 +41,15 @@ class Packing(Struct, frozen=True):
             offset += -(-places[-1].num_bytes // ALIGNMENT) * ALIGNMENT
         return cls(tuple(places), offset)
 
+    def is_of(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether it is the packing of these tensors, as it is in most steps of those of the step before."""
+        form = [(place.name, place.shape, place.dtype) for place in self.places]
+        return form == [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+
     def pack(self, tensors: Mapping[str, torch.Tensor], buffer: torch.Tensor) -> None:
         """Copy tensors into the buffer `[…, num_bytes or more]` of bytes on their device; each tensor has the buffer's
         leading axes before its own. Nothing is read by the host."""
-        for place in self.places:
-            self.view(place, buffer).copy_(tensors[place.name])
+        PackedBuffer(self, buffer).pack(tensors)
 
     def view(self, place: PackedTensor, buffer: torch.Tensor) -> torch.Tensor:
         """A tensor as a view of the buffer."""
@@ -60,6 +64,18 @@ class Packing(Struct, frozen=True):
             kind = NUMPY.get(place.dtype)
             found[place.name] = content if kind is None else content.view(kind).reshape(place.shape)
         return found
+
+
+class PackedBuffer:
+    """A buffer of bytes with a view for each tensor of a packing; steps pack the same tensors again and again."""
+
+    def __init__(self, packing: Packing, buffer: torch.Tensor) -> None:
+        self.packing = packing
+        self._views = [packing.view(place, buffer) for place in packing.places]
+
+    def pack(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for view, tensor in zip(self._views, tensors.values(), strict=True):
+            view.copy_(tensor)
 
 
 NUMPY = {

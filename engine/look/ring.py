@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.look.packing import Arrays, Packing
+from engine.look.packing import Arrays, PackedBuffer, Packing
 
 SMALLEST_BYTES = 1 << 16  # least size of a slot on a GPU
 LATE_STEPS = 2  # on a GPU, by how many steps reading may lag behind
@@ -116,6 +116,7 @@ class ObservationRing:
         self.note = ""
         self.num_bytes = 0
         self._slots = self._stream_slots() if is_gpu else self._plain_slots()
+        self._packed: dict[Slot, PackedBuffer] = {}
         self._next = 0
 
     def _plain_slots(self) -> list[Slot]:
@@ -131,9 +132,13 @@ class ObservationRing:
 
     def send(self, tensors: Mapping[str, torch.Tensor]) -> PendingCopy:
         """Pack what a step measured and start to copy it. At most `late_steps` others may be in transfer."""
-        packing = Packing.of(tensors)
         slot = self._slots[self._next]
-        packing.pack(tensors, slot.buffer(packing.num_bytes))
+        packed = self._packed.get(slot)
+        if packed is None or not packed.packing.is_of(tensors):
+            packing = Packing.of(tensors)
+            packed = self._packed[slot] = PackedBuffer(packing, slot.buffer(packing.num_bytes))
+        packing = packed.packing
+        packed.pack(tensors)
         slot.send(packing.num_bytes)
         self._next = (self._next + 1) % len(self._slots)
         self.num_bytes = packing.num_bytes
@@ -161,6 +166,6 @@ class ObservationRing:
         found = sent.packing.unpack(sent.slot.copy_again())
         if not self.note:
             self.note = f"what is measured is copied step by step: a copy did not come within {self._timeout_s:g} s"
-        self._slots = self._plain_slots()
+        self._slots, self._packed = self._plain_slots(), {}
         self._next = 0
         return found

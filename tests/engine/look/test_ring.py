@@ -83,3 +83,21 @@ def test_a_larger_step_gets_more_room_and_smaller_ones_send_no_more_than_they_ha
         found = ring.read(ring.send({"row": torch.arange(count)}))
         assert found["row"].tolist() == list(range(count))
         assert ring.num_bytes == count * 8
+
+
+def test_steps_that_measure_the_same_are_packed_in_one_room_and_others_in_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One step in five also measures an evicted row, in the form of another tensor."""
+    ring, made, of = ObservationRing(CPU, 2), list[int](), Packing.of
+    monkeypatch.setattr(Packing, "of", lambda measured: made.append(len(measured)) or of(measured))
+    under_way = []
+    for step in range(15):
+        measured = tensors(step) | ({"evicted": torch.full((2, 3), float(step))} if step % 5 == 4 else {})
+        under_way.append((measured, ring.send(measured)))
+        if len(under_way) > 2:
+            sent, pending = under_way.pop(0)
+            found = ring.read(pending)
+            assert found.keys() == sent.keys()
+            assert all(np.array_equal(found[name], sent[name].numpy()) for name in sent if name != "halves")
+    assert made == [6, 6, 6, 7, 6, 7, 6, 7]
