@@ -148,7 +148,7 @@ EDIT = (
               lambda shell: choose_part(shell.models, "values")),
     ),
     (
-        Action("note.add", "Ctrl+D", "Bookmark…", "Mark the step, token, page or head that you look at, with a note",
+        Action("note.add", "Ctrl+D", "Bookmark…", "Mark the step, token, page or head that you view, with a note",
                dialogs.ask_bookmark, needs_steps, also="note, comment, annotate"),
     ),
 )

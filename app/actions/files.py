@@ -44,7 +44,7 @@ FILES = (
     ),
     (
         Action("snapshot.open", "Ctrl+O", "Open snapshot or session…",
-               "What was exported or saved, looked at without its model; dropping the file on the window does the same",
+               "What was exported or saved, viewed without its model; dropping the file on the window does the same",
                dialogs.open_file, also="load cache, safetensors, restore, resume"),
         Action("server.attach", "", "Attach to a server…",
                "A server that publishes KV events, or a recording of them",

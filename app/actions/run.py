@@ -170,9 +170,9 @@ RUN = (
                    lambda shell: shell.intents.on_match_wanted(-1), needs_matches),
         ),)),
         Submenu("Earlier steps", ((
-            Action("run.first", "", "Look at the first step", "Show every panel as it was at the start",
+            Action("run.first", "", "View the first step", "Show every panel as it was at the start",
                    lambda shell: shell.navigator.on_first_step(), needs_history, also="beginning, rewind, start"),
-            Action("run.at_token", "", "Look at the token's step",
+            Action("run.at_token", "", "View the token's step",
                    "Show every panel as it was when the selected token was computed",
                    lambda shell: shell.intents.on_step_of_token(), needs_token),
             Action("run.live", "Ctrl+L", "Back to live", "Follow the newest step again",

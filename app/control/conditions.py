@@ -166,7 +166,7 @@ def needs_history(models: Models) -> str:
 
 
 def needs_past(models: Models) -> str:
-    return "" if models.selection.now.step is not None else "look at a past step first"
+    return "" if models.selection.now.step is not None else "view a past step first"
 
 
 def needs_here(models: Models) -> str:

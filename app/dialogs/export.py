@@ -43,18 +43,18 @@ class StepChoice(QWidget):
 
     changed = Signal()
 
-    def __init__(self, timeline: TimelinePath, looked_at: int | None) -> None:
+    def __init__(self, timeline: TimelinePath, viewed: int | None) -> None:
         super().__init__()
         self._timeline = timeline
         first, latest = timeline.first, timeline.latest
-        self._one = looked_at if looked_at is not None else latest.step if latest is not None else 0
-        one = f"step {self._one} alone" + (", which is looked at" if looked_at is not None else "")
+        self._one = viewed if viewed is not None else latest.step if latest is not None else 0
+        one = f"step {self._one} alone" + (", which is viewed" if viewed is not None else "")
         choices = (
             (ALL, "all, and the cache as it is now"),  # how many is told with the size: a run makes more
             (ONE, one),
             (RANGE, "from one to another"),
         )
-        self._box = choice_field("Steps", choices, ALL if looked_at is None else ONE)
+        self._box = choice_field("Steps", choices, ALL if viewed is None else ONE)
         low, high = (each.step if each is not None else 0 for each in (first, latest))
         self._first, self._to = whole_field("First step", low, low, high), plain_label("to")
         self._last = whole_field("Last step", self._one, low, high)
@@ -163,7 +163,7 @@ class ExportDialog(QuestionDialog):
         self._record_bytes = 0
         self.kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
         self._words, self.size_words, self.there = (plain_label(role="muted", wraps=True) for _ in range(3))
-        self.steps = StepChoice(models.timeline.live_path, _looked_at(models))
+        self.steps = StepChoice(models.timeline.live_path, _viewed(models))
         self.picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
         self.layers, self.heads = QLineEdit(), QLineEdit()
         self.form_box = choice_field("Rows", FORMS)
@@ -300,7 +300,7 @@ class ExportDialog(QuestionDialog):
         of = ", ".join(counted(count, name) for count, name in counts)
         lines = [f"About {byte_size(num_bytes)}: {of}"]
         if self.kind.name == "snapshot":
-            lines.append(f"To be looked at only: {found.why_not}" if found.why_not else "Decoding can go on from it")
+            lines.append(f"To be viewed only: {found.why_not}" if found.why_not else "Decoding can go on from it")
         free = None if self._is_there else _free_bytes(Path(self.path.text()))
         if free is not None and free < num_bytes:
             lines.append(f"Only {byte_size(free)} are free there")
@@ -407,7 +407,7 @@ def _free_bytes(path: Path) -> int | None:
         return None
 
 
-def _looked_at(models: Models) -> int | None:
+def _viewed(models: Models) -> int | None:
     """Return the step that is shown, if it is an earlier one of the live path; None otherwise."""
     step, timeline = models.selection.now.step, models.timeline
     record = timeline.at(step) if step is not None and not timeline.is_elsewhere else None

@@ -191,7 +191,7 @@ class RunToDialog(QuestionDialog):
 
 
 TIPS = {
-    "step": "The step that is looked at",
+    "step": "The step that is viewed",
     "token": "The selected token, wherever it stands on this branch",
     "page": "The selected page, as it is after this step",
     "head": "The selected layer and kv head, as they are after this step",

@@ -1,4 +1,4 @@
-"""The servers that run elsewhere, as last reported, and which of them is looked at."""
+"""The servers that run elsewhere, as last reported, and which of them is viewed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Servers(QObject):
 
     @property
     def now(self) -> ServerState | None:
-        """The server that is looked at."""
+        """The server that is viewed."""
         return next((server for server in self.all if server.name == self.chosen), None)
 
     def take(self, event: ServersChanged) -> None:

@@ -201,7 +201,7 @@ class Timeline(Path, QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         QObject.__init__(self, parent)
         Path.__init__(self, HistoryTree(self))
-        self._looked_at: int | None = None  # the selected step
+        self._viewed: int | None = None  # the selected step
         self._other = Path(self.history)  # to the live node, while another branch is shown
         self._forked: list[tuple[int, int, int | None, int]] = []  # forks since the newest record, in no record yet
         self._since_change: CacheBytes | None = None  # bytes held after a change of mode that is in no node yet
@@ -335,9 +335,9 @@ class Timeline(Path, QObject):
 
     def on_selected(self, _old: Selected, new: Selected) -> None:
         """Show a path that contains the newly selected step."""
-        if new.step == self._looked_at:
+        if new.step == self._viewed:
             return
-        self._looked_at = new.step
+        self._viewed = new.step
         if len(self.history) and self._end() != self.tip:
             self.follow(self._end())
             self.reset.emit()
@@ -345,7 +345,7 @@ class Timeline(Path, QObject):
     @property
     def is_elsewhere(self) -> bool:
         """Whether the selected step is not on the path to the live node, which alone has its rows in the cache."""
-        step, history = self._looked_at, self.history
+        step, history = self._viewed, self.history
         return step is not None and step in history and not history.is_on_path(step, history.live)
 
     @property
@@ -369,7 +369,7 @@ class Timeline(Path, QObject):
     @property
     def num_steps_ahead(self) -> int:
         """How many steps the selected step is ahead of the live node; 0 if it is not after it."""
-        step, history = self._looked_at, self.history
+        step, history = self._viewed, self.history
         if (
             not self.is_elsewhere
             or step is None
@@ -381,7 +381,7 @@ class Timeline(Path, QObject):
     def _end(self) -> int | None:
         """The newest node of the path to show. While another branch is shown, its path stays if it has the selected
         step."""
-        history, step, live = self.history, self._looked_at, self.history.live
+        history, step, live = self.history, self._viewed, self.history.live
         if step is None or step not in history:
             return live
         if not self.is_of_live and history.is_on_path(step, self.tip):
@@ -390,7 +390,7 @@ class Timeline(Path, QObject):
 
     def clear(self) -> None:
         """Clear everything: another history begins."""
-        self._looked_at = None
+        self._viewed = None
         self._forked.clear()
         self._since_change = None
         self._changed.clear()

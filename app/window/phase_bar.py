@@ -144,9 +144,9 @@ class PhaseBarState(Struct, frozen=True):
 
 class PhaseTrack(Opaque, QWidget):
     """One cell per phase: scheduled, each layer, chosen, written. Those passed are filled, the present one is bright. A
-    click on a passed one selects it: `looked_at(place)`."""
+    click on a passed one selects it: `viewed(place)`."""
 
-    looked_at = Signal(int)
+    viewed = Signal(int)
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class PhaseTrack(Opaque, QWidget):
     def mousePressEvent(self, event: QMouseEvent) -> None:
         place = self.place_at(event.position().x())
         if place is not None and self._step is not None and self._step.at(place) is not None:
-            self.looked_at.emit(place)
+            self.viewed.emit(place)
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
@@ -258,10 +258,10 @@ class PhaseBar(Reader[PhaseBarState], QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         buttons = (self.next, self.finish, self.give_up)
         row(14, self._title, (self.track, 0), 4, (self._words, 1), *buttons, 14, spacing=9, on=self)
-        self.track.looked_at.connect(self._on_looked_at)
+        self.track.viewed.connect(self._on_viewed)
         self.follow(models)
 
-    def _on_looked_at(self, place: int) -> None:
+    def _on_viewed(self, place: int) -> None:
         step = self._models.phases.now
         self._looked = None if step is None or place == step.place else (step, place)
         self.refresh()

@@ -386,12 +386,12 @@ class MainWindow(QMainWindow):
     def _show_title(self) -> None:
         """Name in the title what is open: a file, or the model and the step shown. During a run this is called whenever
         texts are due, a few times a second."""
-        status, looked_at = self.models.status.now, self.models.selection.now.step
+        status, viewed = self.models.status.now, self.models.selection.now.step
         if status.model is None:
             return
         words = prose(status.opened.path.name) if status.opened is not None else prose(status.model.name)
-        if status.opened is None and looked_at is not None:
-            words += f" · looking at step {thousands(looked_at)}"
+        if status.opened is None and viewed is not None:
+            words += f" · looking at step {thousands(viewed)}"
         elif status.opened is None and status.step is not None:
             words += f" · step {thousands(status.step)}"
         self.setWindowTitle(f"{words} — KV Loupe")

@@ -190,5 +190,5 @@ class Comparing:
     def pictures_of(self, side: Side) -> Callable[[PictureRequest], Picture]:
         """What takes pictures of one side or of the difference."""
         if self._comparison is None:
-            raise InputError("There is no other run to look at: start a comparison first.")
+            raise InputError("There is no other run to view: start a comparison first.")
         return partial(self._comparison.picture, side=side)

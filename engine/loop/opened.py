@@ -149,7 +149,7 @@ class OpenFile:
         kind = "snapshot" if self.info.has_rows else "session"
         if self.info.why_not:
             why_not = self.info.why_not
-            return f"This is an opened {kind}, which can only be looked at: {why_not}. Load a model to leave it."
+            return f"This is an opened {kind}, which can only be viewed: {why_not}. Load a model to leave it."
         return f"This is an opened {kind}: load {self.info.model or 'its model'} to go on from it."
 
     # ---- continuing with a model ---------------------------------------------------------------------------------

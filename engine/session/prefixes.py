@@ -1,4 +1,4 @@
-"""The page pools of a session as a prefix tree, which is looked at and asked as those of servers are."""
+"""The page pools of a session as a prefix tree, which is viewed and asked as those of servers are."""
 
 from __future__ import annotations
 

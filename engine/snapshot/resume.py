@@ -44,7 +44,7 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     reason = why_not_resumable(model, file)
     spec = file.manifest.cache_spec
     if reason or spec is None:
-        raise InputError(f"'{file.path}' can be looked at and not gone on from: {reason}.")
+        raise InputError(f"'{file.path}' can be viewed and not gone on from: {reason}.")
     stored, sequence = stored_cache(file, model.device), sequence_of(file)
     logits = tensor_of(file, "logits", model.device) if "logits" in file else None
     if is_brought_in(file):
@@ -252,7 +252,7 @@ def check_computes(model: LoadedModel, file: SnapshotFile) -> None:
             # what is compared has run through other attention code, in the model's dtype
             if not (own - theirs).norm() <= MAX_DIFFERENCE * own.norm():
                 raise InputError(
-                    f"'{file.path}' can be looked at and not gone on from: the {name} of layer {entry.index} are not "
+                    f"'{file.path}' can be viewed and not gone on from: the {name} of layer {entry.index} are not "
                     f"those that '{model.info.name}' computes of its tokens. Give save_cache the model and the ids "
                     "that made the rows; rows that were padded, moved or changed cannot go on here."
                 )
@@ -272,7 +272,7 @@ def choose_next(
     )
     if lacks:
         raise InputError(
-            f"'{file.path}' can be looked at and not gone on from: it does not say which token comes next, and a row "
+            f"'{file.path}' can be viewed and not gone on from: it does not say which token comes next, and a row "
             "that is needed to compute it has left its window. Give save_cache the id of the next token as well, "
             "behind those that were computed."
         )

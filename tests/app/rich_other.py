@@ -126,7 +126,7 @@ def _with_states(piece: WallPicture) -> WallPicture:
 
 
 def long_models() -> Models:
-    """More steps than pixels; the last but a few is looked at."""
+    """More steps than pixels; the last but a few is viewed."""
     models = Models()
     models.timeline.append(samples.story(MANY))
     models.status.set(samples.status(MANY, num_tokens=samples.PROMPT + MANY))

@@ -5,7 +5,7 @@
 Statistics and attention rows are captured, as in the window. The surprisal of a long prompt needs the logits of all
 tokens, where generate makes those of the last: it is computed after the first token, when the engine rests, and is told
 apart, with the time of its longest slice. Further columns are the longest time between two moments
-at which a cancel is looked at, in whatever chunk, and the sizes of the last prompt's chunks. Target: a ratio of at
+at which a cancel is noticed, in whatever chunk, and the sizes of the last prompt's chunks. Target: a ratio of at
 most 1.0, and 300 ms.
 """
 

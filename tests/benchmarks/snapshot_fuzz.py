@@ -64,7 +64,7 @@ def check_sentence(error: InputError) -> None:
 def used(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None = None) -> None:
     """Use an opened file in each way that the program has, each of which may refuse it; with `chance` in one way and
     for a few pictures, so that more files are tried in the same time."""
-    uses = (_looked_at, _compared, _as_npz, _as_part, _gone_on_from, _verified, _read)
+    uses = (_viewed, _compared, _as_npz, _as_part, _gone_on_from, _verified, _read)
     for use in uses if chance is None else (chance.choice(uses),):
         try:
             use(path, sound, model, chance)
@@ -81,7 +81,7 @@ def _read(path: Path, sound: Path, model: LoadedModel, chance: random.Random | N
         read_all(file)
 
 
-def _looked_at(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
+def _viewed(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
     opened = OpenedSnapshot(path)
     try:
         n, last = opened.num_tokens, opened.last_step or 0

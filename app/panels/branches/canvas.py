@@ -47,7 +47,7 @@ class Drawn(Struct, frozen=True):
 
     version: int
     live: int | None
-    looked_at: int | None
+    viewed: int | None
     seq_id: int
     path: frozenset[int] = frozenset()  # first nodes of the branches on the live path
     kept: tuple[BranchBytes, ...] = ()
@@ -135,7 +135,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         old = self.drawn
         self._take(drawn)
         self._fit()
-        if (old.live, old.looked_at) != (drawn.live, drawn.looked_at):
+        if (old.live, old.viewed) != (drawn.live, drawn.viewed):
             self._reveal()
         self.viewport().update()
 
@@ -218,8 +218,8 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         elif self.drawn.version != drawn.version and drawn.live is not None:
             self._grow(history.branch_of(drawn.live))
         self.marked = tuple(step for step in self.marked if step in history)
-        was_at, self.drawn = self.drawn.looked_at, drawn
-        if was_at != drawn.looked_at and len(self.rows) < len(self._all_rows):
+        was_at, self.drawn = self.drawn.viewed, drawn
+        if was_at != drawn.viewed and len(self.rows) < len(self._all_rows):
             self.choose_rows()
 
     @property
@@ -229,9 +229,9 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     def choose_rows(self) -> None:
         """Decide which branches have a row; those of the live path and of the selected node always do."""
-        always, looked_at = set(self.drawn.path), self.drawn.looked_at
-        if looked_at is not None:
-            always.add(self._models.history.branch_of(looked_at).first)
+        always, viewed = set(self.drawn.path), self.drawn.viewed
+        if viewed is not None:
+            always.add(self._models.history.branch_of(viewed).first)
         wanted = None
         if self.sought:
             wanted = {row.branch.first for row in self._all_rows if self._has_words(row.branch.first)}
@@ -295,7 +295,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     @property
     def step(self) -> int | None:
         """The selected node, else the live one."""
-        asked = (self.drawn.looked_at, self.drawn.live)
+        asked = (self.drawn.viewed, self.drawn.live)
         return next((step for step in asked if step in self._models.history), None)
 
     # ---- places --------------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             painter.setPen(QPen(theme.color("panel"), 1.5))
             painter.setBrush(theme.color("accent"))
             painter.drawEllipse(self.point_of(live), 5.5, 5.5)
-        for step in (self.drawn.looked_at, *self.marked):
+        for step in (self.drawn.viewed, *self.marked):
             if step is not None and step in history and history.branch_of(step).first == row.branch.first:
                 painter.setPen(QPen(theme.color("selected"), 2.0))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -556,9 +556,9 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     def _pick(self, step: int) -> None:
         """Mark one more node, or unmark it; the selected node is marked first."""
-        now, looked_at = self.marked, self.drawn.looked_at
-        if not now and looked_at is not None and looked_at != step:
-            now = (looked_at,)
+        now, viewed = self.marked, self.drawn.viewed
+        if not now and viewed is not None and viewed != step:
+            now = (viewed,)
         self.marked = tuple(each for each in now if each != step) if step in now else (*now, step)
         self.viewport().update()
         self.picked.emit()

@@ -107,12 +107,12 @@ class BranchesView(View[BranchesState]):
             path.append(branch.first)
             step = branch.parent
         why_not = "an opened file has no live step" if status.has_file else ""
-        looked_at = now.step if now.step in history else None
+        viewed = now.step if now.step in history else None
         kept = status.now.kept
         marked = frozenset(self._models.bookmarks.on_steps())
         found = [origin_of(self._models.timeline, info.seq_id) for info in status.now.sequences]
         origins = tuple((each.seq_id, each.step) for each in found if each is not None)
-        drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked, origins)
+        drawn = Drawn(history.version, history.live, viewed, now.seq_id, frozenset(path), kept, marked, origins)
         return BranchesState(drawn, why_not, _kept_words(status.now))
 
     def provenance(self, state: BranchesState) -> Provenance:

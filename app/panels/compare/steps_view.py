@@ -101,12 +101,12 @@ COMPARISON = SignalSource("comparison", ("changed",))
 
 
 class StepsShown(Struct, frozen=True):
-    """How many steps were compared; the step selected (`looked_at`), and the one to describe, which may be under the
+    """How many steps were compared; the step selected (`viewed`), and the one to describe, which may be under the
     mouse; which plots fit; the selected layer; and whether the run goes on."""
 
     compared: ComparisonStarted
     num_steps: int
-    looked_at: int | None
+    viewed: int | None
     shown: ComparedStep | None
     quantities: tuple[ComparedQuantity, ...]
     layer: int
@@ -181,10 +181,10 @@ class CompareStepsView(View[StepsShown]):
             return "What differs at every step is drawn here as soon as two runs are compared."
         if not comparison.num_steps:
             return "No step of both sides has been compared yet."
-        looked_at = comparison.at(now.step)
+        viewed = comparison.at(now.step)
         pointed = pointed_step(self.plots.values())
-        shown = comparison.at(pointed) if pointed is not None else looked_at
-        step = looked_at.step if looked_at is not None else None
+        shown = comparison.at(pointed) if pointed is not None else viewed
+        step = viewed.step if viewed is not None else None
         is_running = self._models.status.is_running and now.step is None
         return StepsShown(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
@@ -214,9 +214,9 @@ class CompareStepsView(View[StepsShown]):
         if state.is_running and drawn == self._drawn and 0 <= state.num_steps - self._num_drawn < self._num_drawn // 20:
             return
         self._drawn, self._num_drawn = drawn, state.num_steps
-        steps, of = self._models.comparison.steps, (state.num_steps, state.looked_at, state.compared)
+        steps, of = self._models.comparison.steps, (state.num_steps, state.viewed, state.compared)
         for quantity in state.quantities:
-            make = partial(compare_chart, steps, state.compared, quantity, state.looked_at)
+            make = partial(compare_chart, steps, state.compared, quantity, state.viewed)
             self.plots[quantity].show_steps(of, make)
 
     def _show_step(self, state: StepsShown) -> None:

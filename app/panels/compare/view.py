@@ -62,7 +62,7 @@ def _options() -> list[Option]:
             if preset.name != "none"
         ),
         ("no cache", cache_choice("none"), PRESETS["none"].summary),
-        ("the step I look at", STEP, "The same sequence as it stood after an earlier step"),
+        ("the step in view", STEP, "The same sequence as it stood after an earlier step"),
         *(
             (f"dtype {dtype}", _DTYPE + dtype, "The same model in this dtype, in the same cache mode")
             for dtype in dtypes
@@ -98,7 +98,7 @@ class OpponentBox(SmallBox):
         if status.opened is not None:
             return self._problem_of_file()
         if self.choice == STEP and step is None:
-            return "Look at an earlier step first: drag the timeline, or press Shift+F10."
+            return "View an earlier step first: drag the timeline, or press Shift+F10."
         if self.choice == _DTYPE + status.model.dtype:
             return f"The model is in {status.model.dtype} already: choose another dtype."
         return ""

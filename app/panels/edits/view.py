@@ -137,7 +137,7 @@ class EditsView(View[EditsState]):
         self.note = ElidedLabel(font_text(11), "muted")
         self.undo, self.redo = (ActionButton(text, is_small=True) for text in ("Undo", "Redo"))
         self.go_to = push_button("Go to", self._on_go_to, "Go back to where this edit had just been made")
-        self.look = push_button("Look", self._on_look, "Look at everything as it was right after this edit")
+        self.look = push_button("View", self._on_look, "View everything as it was right after this edit")
         self.again = push_button("Repeat", self._on_repeat, "Make this edit once more, on the selected sequence")
         self._buttons = (self.undo, self.redo, self.look, self.go_to, self.again)
         bars = row((self.next_token, 1), (self.kept, 1), spacing=12)
@@ -201,7 +201,7 @@ class EditsView(View[EditsState]):
 
     def provenance(self, state: EditsState) -> Provenance:
         if self._models.selection.now.step is not None:
-            return Provenance("history", "past", "dimmed: what the step that is looked at does not stand on")
+            return Provenance("history", "past", "dimmed: what the step that is viewed does not stand on")
         return Provenance("history", "recorded", "every edit of this session; dimmed: undone")
 
     # ---- intents -------------------------------------------------------------------------------------------------

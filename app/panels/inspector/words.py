@@ -38,7 +38,7 @@ def token_facts(models: Models, record: StepRecord, token: Token) -> tuple[Fact,
     return (
         *_about(models, token),
         *_norms(models, token, row),
-        *_looked_at(models, token, attention),
+        *_viewed(models, token, attention),
         *_values(models, row),
         *_edited(models, token),
         *_warnings(models, record, token),
@@ -175,7 +175,7 @@ def _norm_fact(
     return Fact(label, text, bars=bars, marked=marked, color=color, tip=tip)
 
 
-def _looked_at(models: Models, token: Token, attention: AttentionPicture | None) -> list[Fact]:
+def _viewed(models: Models, token: Token, attention: AttentionPicture | None) -> list[Fact]:
     """The attention of the newest token to this one, per head of the layer that is shown."""
     if attention is None:
         return []

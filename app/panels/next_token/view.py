@@ -130,7 +130,7 @@ class NextTokenState(Struct, frozen=True):
     edited_at: int | None
     refusal: str
     can_type: bool
-    looked_at: int | None
+    viewed: int | None
     sampling: SamplingParams | None
 
 
@@ -229,7 +229,7 @@ class NextTokenView(View[NextTokenState]):
                 return (
                     f"The most probable next tokens appear here with the first step: {self._models.draft.how_to_begin}."
                 )
-            return f"Sequence {now.seq_id} was not computed in this step: look at another one."
+            return f"Sequence {now.seq_id} was not computed in this step: view another one."
         record, part = found
         edited_at = None
         if (edited := after_edit(self._models, part, record.step)) is not None:
@@ -255,14 +255,14 @@ class NextTokenView(View[NextTokenState]):
             edited_at=edited_at,
             refusal=refusal,
             can_type=not refusal and not self._models.status.has_file,
-            looked_at=now.step,
+            viewed=now.step,
             sampling=info.sampling if info is not None else None,
         )
 
     def provenance(self, state: NextTokenState) -> Provenance:
         if state.edited_at is not None:
             step = thousands(state.edited_at)
-            kind = "recorded" if state.looked_at is None else "past"
+            kind = "recorded" if state.viewed is None else "past"
             return Provenance(
                 "after the edit", kind, f"measured at step {step}: what follows on the edited cache", "edited"
             )
@@ -276,7 +276,7 @@ class NextTokenView(View[NextTokenState]):
         self.candidates.show_table(BarTable(rows=state.rows))
         for widget in (self.continuation, self.other):
             widget.setEnabled(state.can_type)
-        self.continuation.show_state(state.looked_at)
+        self.continuation.show_state(state.viewed)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -66,7 +66,7 @@ def is_found(row: NoteRow, words: str) -> bool:
     return all(word in text for word in words.casefold().split())
 
 
-NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head that you look at."
+NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head that you view."
 
 
 class NotesState(Struct, frozen=True):
@@ -95,7 +95,7 @@ class NotesView(View[NotesState]):
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.filter = filter_field("Filter the notes", 180)
         self.new = ActionButton("New…", is_small=True)
-        self.go = push_button("Go there", self._on_go, "Look at this place")
+        self.go = push_button("Go there", self._on_go, "View this place")
         self.edit = push_button("Edit…", self._on_edit, "Write something else on it")
         self.delete = push_button("Delete", self._on_delete, "Delete this bookmark and its note")
         self.copy = push_button("Copy", self._on_copy, "Copy the listed notes as text, a line each")

@@ -29,7 +29,7 @@ FEW, MANY = Rows(1, 3, (2,), (1,)), Rows(1, 90)
 
 def of_branches(story: Story) -> None:
     wish, tell, models = story.wish, story.tell, story.models
-    story.go("another branch is looked at", lambda: models.selection.update(step=3))
+    story.go("another branch is viewed", lambda: models.selection.update(step=3))
     story.go("its newest", wish.on_step, wish.on_step)
     story.go("it is the live one", wish.on_go_on_from_here)
     story.go(

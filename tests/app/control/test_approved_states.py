@@ -242,11 +242,11 @@ def conditions_of(story: Story) -> list[str]:
 @cache
 def wishes_in(name: str) -> tuple[list[str], dict[str, list[str]]]:
     """What is not possible in a state, and what comes of every wish."""
-    begin, looked_at = STATES[name]
+    begin, viewed = STATES[name]
     story = Story()
     begin(story)
     story.controller.tick()
-    story.models.selection.update(**looked_at)
+    story.models.selection.update(**viewed)
     story.go("")
     reasons, found = conditions_of(story), {}
     for wish, given in WISHES.items():
@@ -255,7 +255,7 @@ def wishes_in(name: str) -> tuple[list[str], dict[str, list[str]]]:
             story.lines.clear()
             story.go(wish, lambda method=method, arguments=arguments: getattr(story.wish, method)(*arguments))
             found[f"{wish}{f' {number + 1}' if number else ''}"] = story.lines[2:]
-            story.models.selection.update(**(structs.asdict(type(story.models.selection.now)()) | looked_at))
+            story.models.selection.update(**(structs.asdict(type(story.models.selection.now)()) | viewed))
             story.go("")
     return reasons, found
 
@@ -292,13 +292,13 @@ def wait_for_much(story: Story) -> None:
 
 @cache
 def news_in(name: str) -> dict[str, list[str]]:
-    begin, looked_at = STATES[name]
+    begin, viewed = STATES[name]
     found = {}
     for what, (answered, event) in NEWS.items():
         story = Story()
         begin(story)
         story.controller.tick()
-        story.models.selection.update(**looked_at)
+        story.models.selection.update(**viewed)
         if name not in ("nothing is known", "gone"):
             wait_for_much(story)
         story.go("")

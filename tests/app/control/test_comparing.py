@@ -197,7 +197,7 @@ def test_what_becomes_of_pictures_that_nobody_waits_for_is_said_to_nobody(
     stepped: Controller, models: Models, engine: FakeEngine, news: Event
 ) -> None:
     ask_for_pictures(stepped, models, engine)
-    why = "There is no other run to look at: start a comparison first."
+    why = "There is no other run to view: start a comparison first."
     engine.emit(news, *(Failed(why, reply_to=one.id) for one in asked(engine)[:3]))
     stepped.tick()
     assert models.status.failure == ""
@@ -262,7 +262,7 @@ def test_its_end_is_told_with_the_reason(stepped: Controller, models: Models, en
 def test_what_is_told_anew_is_of_the_comparison_that_stands(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    """Another one was asked for meanwhile, or refused before; another sequence is looked at."""
+    """Another one was asked for meanwhile, or refused before; another sequence is viewed."""
     models.selection.update(seq_id=0)
     compared(stepped, engine)
     stepped.intents.send(StartComparison(0, OtherStep(2)))

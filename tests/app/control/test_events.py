@@ -106,7 +106,7 @@ def test_the_end_of_the_branch_that_is_looked_at_is_deleted(
 def test_a_step_in_phases_selects_the_layer_that_was_computed(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    """As long as the live step is shown; a past one that is looked at keeps its layer."""
+    """As long as the live step is shown; a past one that is viewed keeps its layer."""
 
     def computed(layer: int) -> tuple[int, int]:
         engine.emit(PhaseReached(21, samples.LAYERS, LayerDone(layer, ())))

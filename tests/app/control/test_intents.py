@@ -95,7 +95,7 @@ def test_run_and_pause(stepped: Controller, models: Models, engine: FakeEngine) 
 def test_another_token_while_looking_back_begins_a_branch_and_steps_it(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    """One click: the engine goes to the step that is looked at, and is asked for a step when it is there."""
+    """One click: the engine goes to the step that is viewed, and is asked for a step when it is there."""
     models.selection.update(step=3)
     newest = models.timeline.latest.step  # type: ignore[union-attr]
     engine.sent.clear()

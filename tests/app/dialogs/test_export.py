@@ -168,7 +168,7 @@ def test_looking_back_the_step_that_is_looked_at_is_offered(running: Shell, engi
     running.window.actions_["export"].trigger()
     dialog = running.window.findChild(ExportDialog)
     assert dialog is not None
-    assert field(dialog, "Steps").currentText() == "step 7 alone, which is looked at"
+    assert field(dialog, "Steps").currentText() == "step 7 alone, which is viewed"
     give(dialog, "snapshot", tmp_path / "x.safetensors")
     (command,) = engine.of(Export)
     assert isinstance(command, Export)
@@ -190,7 +190,7 @@ def test_the_size_is_that_of_the_engine_and_of_the_steps(
     qtbot.waitUntil(lambda: len(engine.of(EstimateExport)) > 1)
     engine.emit(ExportEstimate(1 << 20, 1, 1, "<b>layers</b> are missing", reply_to=engine.id_of(EstimateExport)))
     turn(running)
-    assert dialog.size_words.text().endswith("To be looked at only: <b>layers</b> are missing")
+    assert dialog.size_words.text().endswith("To be viewed only: <b>layers</b> are missing")
     assert dialog.size_words.textFormat() == Qt.TextFormat.PlainText
 
 

@@ -42,7 +42,7 @@ CHANGES: dict[str, tuple[Change, bool]] = {
     "tokens of the first": (of_one(0, num_tokens=10, sampled=7), False),
     "tokens of the second": (of_one(1, num_tokens=11), False),
     "what looking takes": (of_all(capture=CaptureState("rows", costs_ms=(("rows", 2.0),))), False),
-    "how much is looked at": (of_all(capture=CaptureState("everything")), True),
+    "how much is viewed": (of_all(capture=CaptureState("everything")), True),
     "the first stops": (of_one(0, stop="length"), True),
     "the second stops": (of_one(1, stop="length"), True),
     "the first waits": (of_one(0, state="waiting"), True),

@@ -1,4 +1,4 @@
-"""What is looked at decides which path the timeline shows: a moment of any branch, made by a step or an edit."""
+"""What is viewed decides which path the timeline shows: a moment of any branch, made by a step or an edit."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def branches(view: BranchesView, models: Models, folder: Path) -> Steps:
     yield "looked for", lambda: view.seek.setText("  OTHER way ")
     yield "nothing is like it", lambda: view.seek.setText("xyz")
     yield "all again", lambda: view.seek.setText("")
-    yield "the other branch is looked at", lambda: click(4)
+    yield "the other branch is viewed", lambda: click(4)
     yield "deleted, asked first", view.actions_["delete"].trigger
     yield "kept", lambda: QTest.keyClick(tree, Key.Key_Escape)
     yield "deleted, asked again", view.actions_["delete"].trigger
@@ -190,7 +190,7 @@ def edits(view: EditsView, models: Models, folder: Path) -> Steps:
     ours = '{"format": "kvloupe edits", "version": 1, '
     yield "another is marked", row(0)
     yield "looked at", view.look.click
-    yield "the other one while it is looked at", row(1)
+    yield "the other one while it is viewed", row(1)
     yield "gone to", view.go_to.click
     yield "opened", lambda: (row(0)(), view.table.activated.emit(view.table.model().index(0, 0)))
     yield "repeated", view.again.click

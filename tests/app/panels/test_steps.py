@@ -186,7 +186,7 @@ def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable
     with capture_exceptions() as raised:
         driver.models.selection.update(layer=1)
         seq_id = preempted(driver)
-        assert driver.models.selection.now.seq_id == seq_id, "it is looked at while it gives its pages up"
+        assert driver.models.selection.now.seq_id == seq_id, "it is viewed while it gives its pages up"
         driver.wait_until_idle()
         assert driver.window.wall.provenance_label.text == driver.window.head.provenance_label.text == ""
         for width in (1100, 1600):
@@ -208,7 +208,7 @@ def test_the_step_that_is_made_the_live_one_is_not_amber(drive: Callable[..., Dr
     driver.send(TEXT)
     driver.steps(4)
     driver.look_at(2)
-    ever_the_same = {"branches"}  # all of the tree, whichever moment is looked at
+    ever_the_same = {"branches"}  # all of the tree, whichever moment is viewed
     assert {chip[1] for panel, chip in chips(driver).items() if panel not in ever_the_same} == {"past"}
     driver.window.actions_["run.go_on"].trigger()
     driver.wait_until_idle(lambda: len(driver.models.timeline) == 3)

@@ -328,7 +328,7 @@ def test_another_model_is_refused_to_go_on_and_the_file_stays_open(
     opened(driver, path)
     driver.send(Continue(other))
     said = driver.wait_for(Failed).message
-    assert "can be looked at and not gone on from: it was made with other weights" in said
+    assert "can be viewed and not gone on from: it was made with other weights" in said
     assert driver.status.opened is not None
     driver.send(LoadModel(other, GROWING))  # it takes the place of the file
     driver.wait_for(Restarted, 2)
@@ -342,7 +342,7 @@ def test_a_file_that_nothing_can_go_on_from_says_why(driver: Driver, spec: Model
     driver.wait_for(Failed, 2)
     first, second = (failed.message for failed in driver.of(Failed))
     assert first == second
-    assert "which can only be looked at: another program's cache was brought in" in first
+    assert "which can only be viewed: another program's cache was brought in" in first
 
 
 def test_there_is_nothing_to_go_on_from_without_a_file(driver: Driver, spec: ModelSpec) -> None:

@@ -1,4 +1,4 @@
-"""How many threads compute while a file is looked at."""
+"""How many threads compute while a file is viewed."""
 
 from __future__ import annotations
 

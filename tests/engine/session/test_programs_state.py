@@ -1,6 +1,6 @@
 """What must hold after every action of a random program: rows as they stood, bytes that add up, pages with owners.
 
-`test_programs` compares the logits of a way taken twice; here the state is looked at, and what is refused must have
+`test_programs` compares the logits of a way taken twice; here the state is viewed, and what is refused must have
 changed nothing. Journals are short, pages small, and prompts end in the middle of one.
 """
 

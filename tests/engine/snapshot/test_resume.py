@@ -273,7 +273,7 @@ def test_it_is_refused_with_the_reason(tmp_path: Path) -> None:
     session = begun(SPECS["kivi-4"])
     with SnapshotFile(kept(session, tmp_path / "rows.safetensors", form="rows")) as file:
         assert "as they are stored" in why_not_resumable(session.model, file)
-        with pytest.raises(InputError, match="looked at and not gone on from"):
+        with pytest.raises(InputError, match="viewed and not gone on from"):
             resumed(session.model, file)
     with SnapshotFile(kept(session, tmp_path / "part.safetensors", layers=(1,))) as file:
         assert why_not_resumable(session.model, file) == "not all layers and heads were written"

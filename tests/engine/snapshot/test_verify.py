@@ -1,4 +1,4 @@
-"""What `verify` finds by reading the rows themselves, what it leaves alone, and what is looked at before going on."""
+"""What `verify` finds by reading the rows themselves, what it leaves alone, and what is viewed before going on."""
 
 from __future__ import annotations
 

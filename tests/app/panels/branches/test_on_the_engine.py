@@ -253,7 +253,7 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     window.branches.tree.chosen.emit(STEPS)
     window.branches.actions_["join"].trigger()
     driver.wait_until_idle(lambda: len(models.timeline.sequence_ids()) == 2)
-    assert models.selection.now.seq_id == 0, "what is looked at stays"
+    assert models.selection.now.seq_id == 0, "what is viewed stays"
     origin = origin_of(models.timeline, 1)
     assert (origin.parent, origin.step, origin.branch) == (0, STEPS, 0)  # type: ignore[union-attr]
     step(driver, 2)

@@ -91,7 +91,7 @@ def test_a_start_that_takes_too_long_is_stopped(desk: CompareDesk) -> None:
 def test_an_earlier_step_is_compared_with_once_it_is_looked_at(desk: CompareDesk) -> None:
     desk.view.opponents.choose(STEP)
     assert not desk.view.button.isEnabled()
-    assert "Look at an earlier step first" in desk.view.button.toolTip()
+    assert "View an earlier step first" in desk.view.button.toolTip()
     desk.models.selection.update(step=7)
     assert desk.view.button.isEnabled()
     desk.view.button.click()
