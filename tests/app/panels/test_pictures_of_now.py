@@ -130,7 +130,7 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
     assert [heading.childCount() for heading in headings] == [samples.LAYERS, samples.LAYERS + 1, 2]
     first = headings[1].child(0)
     words = [first.text(column) for column in range(4)]
-    assert words == ["L4 · kv head 2 · channel 17", "-21.5", "5.6×", f"9 {samples.word(9).replace(' ', '·')}"]
+    assert words == ["L4 · kv head 2 · channel 17", "-21.50", "5.6×", f"9 {samples.word(9).replace(' ', '·')}"]
     tree.setFocus()
     fresh.models.selection.update(lens="values")
     tree.setCurrentItem(headings[0].child(5))
@@ -151,13 +151,13 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
 def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) -> None:
     lines = fresh.window.wall.canvas.accessibleDescription().splitlines()
     assert len(lines) == samples.LAYERS
-    assert lines[3] == "L3: max |K| 6.75 · 1.5× the range ±4.5 · 0.50 % of the layer beyond it"
+    assert lines[3] == "L3: max |K| 6.75 · 1.5× the range ±4.50 · 0.50 % of the layer beyond it"
     piece = fresh.models.pictures.wall
     far = samples.magnitudes()
     far.largest[2] = 41.0
     fresh.models.pictures.put(replace(piece, magnitudes=far))
     assert fresh.window.wall.canvas.marks.times_range[2] == pytest.approx(41 / 4)
-    assert "L2: max |K| 41 · 10× the range" in fresh.window.wall.canvas.accessibleDescription()
+    assert "L2: max |K| 41.0 · 10× the range" in fresh.window.wall.canvas.accessibleDescription()
 
 
 @pytest.mark.parametrize("fresh", [(2560, 1440)], indirect=True)

@@ -90,7 +90,7 @@ def test_both_sides_share_their_colours_and_the_difference_has_its_own(compared:
     compared.show("head")
     captions = {name: label.text() for name, label in compared.view.maps.captions.items()}
     assert captions["a"].split(" · ")[-1] == captions["b"].split(" · ")[-1] != captions["difference"].split(" · ")[-1]
-    assert captions["difference"] == "A − B · colours ±0.25"
+    assert captions["difference"] == "A − B · colours ±0.250"
     shown = compared.view.shown
     assert shown is not None
     (limit,) = {float(limit) for limit in shown.limits}
@@ -114,8 +114,8 @@ def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> Non
         image = maps.maps[side].image.image
         assert abs(image[first].astype(int) - entry).max() <= 1
         assert abs(image[~first].astype(int) - entry).max() <= 1
-    assert maps.captions["a"].text() == "A · colours per layer, ±0.1 to ±10"
-    assert maps.captions["difference"].text() == "A − B · colours per layer, ±0.05 to ±5"
+    assert maps.captions["a"].text() == "A · colours per layer, ±0.100 to ±10.0"
+    assert maps.captions["difference"].text() == "A − B · colours per layer, ±0.0500 to ±5.00"
 
 
 def test_swap_shows_the_other_side_in_the_same_place(compared: CompareDesk) -> None:

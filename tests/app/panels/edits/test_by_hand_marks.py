@@ -86,8 +86,8 @@ def test_the_list_says_what_where_when_and_dims_what_was_undone(shown: Shell, en
     shown.intents.on_edited(Scale(0, Rows(1, 2), 0.5))
     turn(shown)
     assert listed(shown) == [
-        ("22", "Scale", "0.25", "by 0.5 position 1"),
-        ("21", "Zero", "0.25", "positions 3 … 6 · layer 2"),
+        ("22", "Scale", "0.250", "by 0.5 position 1"),
+        ("21", "Zero", "0.250", "positions 3 … 6 · layer 2"),
     ]
     shown.window.edits.undo.click()
     turn(shown)
@@ -120,9 +120,9 @@ def test_what_an_edit_did_stands_beside_the_list(shown: Shell, engine: FakeEngin
     table = shown.window.edits.kept.table
     assert [(row.name, row.bars[0].number, row.bars[1].number) for row in table.rows] == [
         ("L0", "0", "0"),
-        ("L1", "0.5", "1"),
+        ("L1", "0.500", "1.00"),
     ]
-    assert listed(shown)[0][2] == "0.5"
+    assert listed(shown)[0][2] == "0.500"
     first = shown.window.edits.next_token.table.rows[0]
     assert first.tip.startswith(first.name)
 
