@@ -6,8 +6,9 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import asdict
 from PySide6.QtCore import QCoreApplication, QEvent, QtMsgType
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import DARK, apply_theme, current_theme, load_fonts
@@ -15,6 +16,7 @@ from app.models import Models
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.garbage import garbage
+from engine.wire.events import StateChanged
 from tests.app.fake_engine import FakeEngine
 
 # warnings of the offscreen platform itself, and of a locale without UTF-8
@@ -82,7 +84,11 @@ def models(qapp: QApplication) -> Models:
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
+def engine(request: pytest.FixtureRequest) -> FakeEngine:
+    if is_kept(request):
+        kept: KeptWindow = request.getfixturevalue("kept")
+        kept.begin_again()
+        return kept.engine
     return FakeEngine()
 
 
@@ -94,12 +100,79 @@ def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shel
 
 
 @pytest.fixture
-def running(shell: Shell, engine: FakeEngine) -> Shell:
-    """A window after a prompt and twenty steps."""
+def running(request: pytest.FixtureRequest, engine: FakeEngine) -> Shell:
+    """A window after a prompt and twenty steps: one for all tests of a file that is marked `one_window`."""
+    if is_kept(request):
+        return request.getfixturevalue("kept").shell
+    shell = request.getfixturevalue("shell")
+    take_twenty(shell, engine)
+    return shell
+
+
+def take_twenty(shell: Shell, engine: FakeEngine) -> None:
     take_steps(shell, engine, 20)
     assert len(shell.models.timeline) == 21
     engine.sent.clear()
-    return shell
+
+
+def is_kept(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("one_window") is not None
+
+
+@pytest.fixture(scope="module")
+def kept(qapp: QApplication) -> Iterator[KeptWindow]:
+    kept = KeptWindow(qapp)
+    yield kept
+    kept.close()
+
+
+class KeptWindow:
+    """A running window that the tests of a file have one after the other. What one leaves there is put back; where it
+    does not come back to where it began, the next test gets another window."""
+
+    def __init__(self, app: QApplication) -> None:
+        self._app = app
+        self._build()
+
+    def _build(self) -> None:
+        self.engine = FakeEngine()
+        self.shell = new_shell(self._app, self.engine, (1280, 800))
+        take_twenty(self.shell, self.engine)
+        self._status, self._begun = self.engine.status, self._state()
+        self._selected, self._arrangement = self.shell.models.selection.now, self.shell.window.docks.arrangement
+
+    def _state(self) -> tuple[object, ...]:
+        models, window = self.shell.models, self.shell.window
+        return (
+            (models.status.now, models.status.failure, self.shell.controller.is_idle, models.comparison.now),
+            (len(models.timeline), models.history.live, models.selection.now, models.viewport.now),
+            (models.breakpoints.listed, dict(models.breakpoints.hits), models.breakpoints.query, models.bookmarks.all),
+            (window.size(), window.isVisible(), window.docks.arrangement, window.prompt.draft, window.prompt.choice),
+        )
+
+    def begin_again(self) -> None:
+        shell, engine, models = self.shell, self.engine, self.shell.models
+        for widget in (*self._app.topLevelWidgets(), *shell.window.findChildren(QDialog)):
+            if isinstance(widget, QDialog | QMenu):
+                widget.close()
+        engine.outbox.clear()
+        engine.is_silent, engine.status = False, self._status
+        shell.intents.on_breakpoints_changed(())
+        models.breakpoints.search("")
+        models.bookmarks.set_all(())
+        models.selection.update(**asdict(self._selected))
+        models.viewport.show_all()
+        shell.window.show_arrangement(self._arrangement)
+        engine.emit(StateChanged(engine.status))
+        turn(shell)
+        if self._state() != self._begun:
+            self.close()
+            self._build()
+        engine.sent.clear()
+        engine.numbered.clear()
+
+    def close(self) -> None:
+        sweep(self.shell)
 
 
 def take_steps(shell: Shell, engine: FakeEngine, steps: int) -> None:

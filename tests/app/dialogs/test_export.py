@@ -29,6 +29,8 @@ from tests.app.found import button, field
 
 KINDS = {row.name: row.endings[0] for row in ROWS}
 
+pytestmark = pytest.mark.one_window
+
 
 @pytest.fixture
 def dialog(running: Shell) -> ExportDialog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QApplication, QMenu
 
@@ -12,6 +13,8 @@ from engine.spec.edit import Rows
 from engine.wire.commands import GoTo
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.one_window
 
 
 def opened(name: str, do: str = "") -> list[str]:

@@ -17,6 +17,8 @@ from tests.app.fake_engine import FakeEngine
 from tests.app.found import opened_menu
 from tests.app.painted import painted
 
+pytestmark = pytest.mark.one_window
+
 
 def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine) -> None:
     selector = shell.window.top.model

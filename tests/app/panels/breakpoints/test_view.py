@@ -30,11 +30,16 @@ from tests.app.conftest import turn
 from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine
 
+pytestmark = pytest.mark.one_window
+
 
 @pytest.fixture
 def panel(running: Shell) -> Iterator[BreakpointsView]:
     """Twenty steps behind it."""
     panel = running.window.show_breakpoints()
+    panel.line.clear()
+    running.actions["breakpoints.add"].trigger()
+    running.window.timeline.setFocus()
     turn(running)
     yield panel
     for widget in QApplication.topLevelWidgets():
