@@ -57,14 +57,14 @@ class Comparison(QObject):
         return self._steps[index - 1] if index else None
 
     @property
-    def parting(self) -> TokenDivergence | None:
+    def divergence(self) -> TokenDivergence | None:
         """Where the two sides begin to be given different tokens, as far as steps after that were compared."""
-        return self._steps[-1].parting if self._steps else None
+        return self._steps[-1].divergence if self._steps else None
 
-    def parting_in(self, pictures: ComparedPictures) -> int | None:
+    def divergence_in(self, pictures: ComparedPictures) -> int | None:
         """The position from which on the pictured rows belong to different tokens; None if there is none."""
-        count, parting = getattr(pictures.a.request, "num_tokens", 0), self.parting
-        return parting.num_tokens if parting is not None and parting.num_tokens < count else None
+        count, divergence = getattr(pictures.a.request, "num_tokens", 0), self.divergence
+        return divergence.num_tokens if divergence is not None and divergence.num_tokens < count else None
 
     # ---- written by the controller -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from engine.analysis.trial import Trial, exact_logits, newest_logits, only_layer, scratch_cache, trial_of
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
@@ -35,7 +35,7 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
     baseline = exact_logits(trial, before)
     cache = scratch_cache(trial, CacheSpec(codec=request.codec))
     pairs, num_bytes = {index: cache.rows(index) for index in trial.rows}, cache.stored_bytes
-    kl = divergence(baseline, newest_logits(trial, cache, after))
+    kl = kl_divergence(baseline, newest_logits(trial, cache, after))
     layers = tuple(trial.rows)
     per_column = max(1, -(-(trial.num_tokens - 1) // max(1, request.max_columns)))
     alone = []
@@ -76,7 +76,7 @@ def layer_kl(trial: Trial, baseline: torch.Tensor, codec: CodecSpec) -> float:
     """KL (nats) of the next token with the rows coded by `codec`, relative to the `baseline` logits."""
     if codec.is_exact:
         return 0.0
-    return divergence(baseline, newest_logits(trial, scratch_cache(trial, CacheSpec(codec=codec))))
+    return kl_divergence(baseline, newest_logits(trial, scratch_cache(trial, CacheSpec(codec=codec))))
 
 
 def exact_bytes(trial: Trial, layer: int) -> int:
@@ -156,7 +156,7 @@ def layer_choices(trial: Trial, baseline: torch.Tensor, layer: int, asked: Codin
         coding = LayerCoding(layer, *codings)
         cache = scratch_cache(trial, CacheSpec(codec=CodecSpec(layers=(coding,))))
         held = cache.all_bytes()[layer].stored
-        steps.append(LayerPlanStep(coding, divergence(baseline, newest_logits(trial, cache)), held))
+        steps.append(LayerPlanStep(coding, kl_divergence(baseline, newest_logits(trial, cache)), held))
     return steps
 
 

@@ -19,7 +19,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
 from engine.history.state import SequenceState
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.session.driver import ModeDriver, lengths_to_compute
 from engine.session.edits.again import EditThen, compute_with_edits, edits_of
 from engine.session.mode import CacheMode
@@ -184,7 +184,7 @@ def report(
         steps=read_only_ints(np.array([entry.step for entry in logged])),
         positions=read_only_ints(np.array([entry.num_tokens - 1 for entry in logged])),
         max_abs_logit_diff=read_only_floats(differences),
-        kl=read_only_floats(np.array([divergence(true, logits) for logits, true in pairs])),
+        kl=read_only_floats(np.array([kl_divergence(true, logits) for logits, true in pairs])),
         top1_agrees=read_only_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
         may_differ=read_only_ints(may_differ),
         tolerance=tolerance,

@@ -15,7 +15,7 @@ from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.model.batch import Batch
 from engine.session.driver import Driver
 from engine.session.rerun import Progress
@@ -113,7 +113,7 @@ def removal_kls(trial: Trial, starts: list[int], size: int, baseline: torch.Tens
     ids = torch.full((batch, 1), trial.token_id, device=device)
     where = torch.full((batch, 1), count - 1, device=device)
     logits = trial.model.forward(Batch(ids, cache.live, padding=mask, positions=where)).logits[:, -1].float()
-    return [divergence(baseline, row) for row in logits]
+    return [kl_divergence(baseline, row) for row in logits]
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:

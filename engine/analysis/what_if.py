@@ -16,7 +16,7 @@ from engine.analysis.trial import (
     scratch_cache,
     trial_of,
 )
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
@@ -69,7 +69,7 @@ def answer(
     return WhatIfAnswer(
         request=request,
         step=session.last_step or 0,
-        kl=divergence(before, after),
+        kl=kl_divergence(before, after),
         max_abs_logit_diff=float((after - before).abs().nan_to_num(0.0).max()),
         top1_changed=int(before.argmax()) != int(after.argmax()),
         before=shown[0],

@@ -7,7 +7,7 @@ import math
 import torch
 
 
-def divergence(before: torch.Tensor, after: torch.Tensor) -> float:
+def kl_divergence(before: torch.Tensor, after: torch.Tensor) -> float:
     """KL(before || after) in nats of the distributions of two rows of logits `[V]`, computed in their dtype; NaN if one
     of them has a NaN or a logit of +Inf. Tokens without probability before do not count."""
     expected, found = before.log_softmax(-1), after.log_softmax(-1)

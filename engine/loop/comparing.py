@@ -46,7 +46,7 @@ class Comparing:
         compared, or the other run was given other tokens."""
         if self._asked is None or self._asked.seq_id != seq_id or self._newest is None or self._newest.step != step:
             return None
-        agrees = None if self._newest.parting is not None else self._newest.top1_agrees
+        agrees = None if self._newest.divergence is not None else self._newest.top1_agrees
         return None if agrees is None else not agrees
 
     def start(

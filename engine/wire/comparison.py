@@ -47,7 +47,7 @@ class ComparedStep(Event, frozen=True, eq=False):
     where it is largest.
 
     `is_beyond_rounding` is None if the step itself cannot be compared, or if the sides were given different tokens
-    since `parting`, so that differences are expected. `ms` and `kv_bytes` are (A, B), None where unknown.
+    since `divergence`, so that differences are expected. `ms` and `kv_bytes` are (A, B), None where unknown.
     """
 
     step: int
@@ -62,7 +62,7 @@ class ComparedStep(Event, frozen=True, eq=False):
     is_beyond_rounding: bool | None
     ms: tuple[float | None, float | None]
     kv_bytes: tuple[int | None, int | None]
-    parting: TokenDivergence | None = None
+    divergence: TokenDivergence | None = None
 
 
 class FirstDifference(Part, frozen=True):

@@ -29,7 +29,7 @@ _LEFT = 40
 class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
     """Three pictures of one step over the same positions, and the selected position and row. `is_signed`: whether A and
     B have signs (attention weights have none, their difference has). `subject` says what they show. From the position
-    `parting` on, the sides hold rows of different tokens. `layer_words` names a layer by its index."""
+    `divergence` on, the sides hold rows of different tokens. `layer_words` names a layer by its index."""
 
     a: Matrix
     b: Matrix
@@ -38,7 +38,7 @@ class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
     position: int | None
     row: int | None
     subject: str = ""
-    parting: int | None = None
+    divergence: int | None = None
     layer_words: LayerName = "layer {}".format
 
     @property
@@ -152,9 +152,9 @@ class CompareMaps(Themed, MatrixMaps):
             left=_LEFT,
             selected=None if shown.position is None else matrix.span_of(shown.position),
             selected_row=shown.row,
-            x_lines=() if shown.parting is None else (shown.parting,),
+            x_lines=() if shown.divergence is None else (shown.divergence,),
         )
         is_zero = is_difference and matrix.shown.size and not matrix.shown.any()
         colors = "zero everywhere" if is_zero else range_words(limits, "±" if is_signed else "0 … ")
-        by_position = "other tokens behind the line · " if is_difference and shown.parting is not None else ""
+        by_position = "other tokens behind the line · " if is_difference and shown.divergence is not None else ""
         self.show_matrix(side, matrix, limits, marks, f"{words} · {by_position}{colors}", is_signed=is_signed)

@@ -68,7 +68,7 @@ def points(
     may_differ = [compared.is_lossy or compared.is_edited(step.num_tokens) for _, step, _ in found]
     kinds = kinds_of(np.array([step.is_beyond_rounding for _, step, _ in found], np.bool_), may_differ)
     kinds[[step.is_beyond_rounding is None for _, step, _ in found]] = UNJUDGED
-    disagrees = [step.top1_agrees is False and step.parting is None for _, step, _ in found]
+    disagrees = [step.top1_agrees is False and step.divergence is None for _, step, _ in found]
     extra = (compared.tolerance,) if quantity == "logits" else ()
     values, floor = [value for _, _, value in found], _FLOORS[quantity]
     return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks), numbers
@@ -91,7 +91,7 @@ def compare_chart(
 
 def parting_line(steps: Sequence[ComparedStep]) -> SelectedLine | None:
     """A line between the last step with the same tokens and the first with others; None if the tokens never differ."""
-    others = next((at for at, step in enumerate(steps) if step.parting is not None), 0)
+    others = next((at for at, step in enumerate(steps) if step.divergence is not None), 0)
     return SelectedLine((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None
 
 

@@ -383,9 +383,9 @@ class CompareView(View[CompareShown]):
         position = state.selected.position if is_here else None
         is_signed = not isinstance(pictures.a, AttentionPicture)
         subject = words.subject(pictures.a)
-        row, parting = self._row(state, sides[0]), self._models.comparison.parting_in(pictures)
+        row, divergence = self._row(state, sides[0]), self._models.comparison.divergence_in(pictures)
         named = partial(layer_words, self._models)
-        shown = CompareMapsState(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting, named)
+        shown = CompareMapsState(sides[0], sides[1], sides[2], is_signed, position, row, subject, divergence, named)
         self.shown = shown.on_same_positions()
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self.shown, a, b)

@@ -110,11 +110,11 @@ def parts_at(models: Models, compared: ComparisonStarted) -> ComparedStep | None
     return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
 
 
-def _until(models: Models, parting: TokenDivergence) -> str:
+def _until(models: Models, divergence: TokenDivergence) -> str:
     """`until step 3`: the step of side A that computed the last common token."""
-    found = (step.step for step in models.comparison.steps if step.num_tokens == parting.num_tokens)
+    found = (step.step for step in models.comparison.steps if step.num_tokens == divergence.num_tokens)
     step = next(found, None)
-    return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
+    return f"until step {thousands(step)}" if step is not None else f"for {counted(divergence.num_tokens, 'token')}"
 
 
 def verdict(models: Models, compared: ComparisonStarted) -> tuple[str, TextRole]:
@@ -123,9 +123,9 @@ def verdict(models: Models, compared: ComparisonStarted) -> tuple[str, TextRole]
     judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
     departing = [step.num_tokens for step in judged if step.is_beyond_rounding]
     first, beyond, many = comparison.first, len(departing), len(judged)
-    parting = comparison.parting
-    if parting is not None and not beyond and first is None:
-        return f"The same {_until(models, parting)}; behind it other tokens came", "text"
+    divergence = comparison.divergence
+    if divergence is not None and not beyond and first is None:
+        return f"The same {_until(models, divergence)}; behind it other tokens came", "text"
     if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:
@@ -157,8 +157,8 @@ def departure_words(
         return compared.no_rows
     if num_scanned is None:
         return "All rows are compared when the run rests"
-    if first is None and (parting := models.comparison.parting) is not None:
-        a, b = (token_label(text) for text in parting.texts)
+    if first is None and (divergence := models.comparison.divergence) is not None:
+        a, b = (token_label(text) for text in divergence.texts)
         rows = f"Rows of the {counted(num_scanned, 'token')} that both share are the same within rounding"
         return f"{rows}; then A was given “{a}”, B “{b}”: rows behind that are compared by position alone"
     if first is None:
@@ -186,8 +186,8 @@ def departure_tip(first: FirstDifference) -> str:
 def step_words(step: ComparedStep, has_rows: bool) -> str:
     """`step 12 · KL 0.002 · |Δ logit| 0.1 · same top token`."""
     words = [f"step {thousands(step.step)}"]
-    if step.parting is not None:
-        words.append(f"other tokens since position {thousands(step.parting.num_tokens)}")
+    if step.divergence is not None:
+        words.append(f"other tokens since position {thousands(step.divergence.num_tokens)}")
     elif step.is_beyond_rounding is None:
         return f"{words[0]} · nothing of the step itself is compared, only the rows as they are held now"
     if step.kl is None or step.max_abs_logit_diff is None:

@@ -89,8 +89,8 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
         timeline, history = self._models.timeline, self._models.history
         if timeline.is_of_live:
             return None
-        parting = history.common_ancestor(timeline.tip, history.live)
-        return None if parting is None else timeline.node_index(parting)
+        common = history.common_ancestor(timeline.tip, history.live)
+        return None if common is None else timeline.node_index(common)
 
     def _noted(self) -> tuple[int, ...]:
         """The indices on the path of nodes with a bookmark."""

@@ -11,7 +11,7 @@ from engine.analysis.comparison.sides import ComparedRun
 from engine.analysis.rounding import largest, row_errors
 from engine.analysis.tolerance import Tolerance
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.look.source import NO_POSITION, PARTS, Rows, Source, gather_rows, slots_of
 from engine.session.sampler import choose
 from engine.spec.codec import Part
@@ -30,15 +30,15 @@ def step_of(
     tolerance: Tolerance,
     has_rows: bool,
     text_of: Callable[[int], str],
-    parting: TokenDivergence | None = None,
+    divergence: TokenDivergence | None = None,
 ) -> ComparedStep:
-    """Compare both sides when they had `num_tokens`. With a `parting` they were given different tokens before, so that
-    `is_beyond_rounding` is None."""
+    """Compare both sides when they had `num_tokens`. With a `divergence` they were given different tokens before, so
+    that `is_beyond_rounding` is None."""
     mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
     kl = far = agrees = None
     if mine is not None and theirs is not None:
         one, other = mine.float().cpu(), theirs.float().cpu()
-        kl, far = divergence(one, other), largest(other, one)
+        kl, far = kl_divergence(one, other), largest(other, one)
         if one.isnan().any() or other.isnan().any():
             kl = float("inf")
         agrees = int(one.argmax()) == int(other.argmax())
@@ -56,10 +56,10 @@ def step_of(
         keys=keys,
         values=values,
         attention=attention_distance(a, b, num_tokens) if has_rows else no_layers(a),
-        is_beyond_rounding=None if parting is not None else is_beyond,
+        is_beyond_rounding=None if divergence is not None else is_beyond,
         ms=(a_ms, b_ms),
         kv_bytes=(a_bytes, b_bytes),
-        parting=parting,
+        divergence=divergence,
     )
 
 

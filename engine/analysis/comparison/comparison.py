@@ -110,17 +110,17 @@ class Comparison:
         """Give B the tokens of A, and compare wherever both have the same number of tokens. Yields each comparison, or
         progress (tokens of B, tokens of A). `check` is called between the layers of a prefill and raises to cancel."""
         self._drop_outdated_steps()
-        parting = self._parting() if self._are_branches else None
+        divergence = self._divergence() if self._are_branches else None
         last = self.steps[-1].num_tokens if self.steps else 0
         wanted, common = set(self.a.lengths(last)), num_common(self.a.token_ids, self.b.token_ids)
         for count in sorted(wanted.intersection(self.b.lengths(last))):
             if count <= common:
                 yield self._compare(count)
-            elif parting is not None:
-                yield self._compare(count, parting)
+            elif divergence is not None:
+                yield self._compare(count, divergence)
         is_followed = self._follower is not None and (wanted or common < self.a.num_tokens)
         if not is_followed and common > (self.steps[-1].num_tokens if self.steps else 0):
-            self.steps.append(replace(not_compared(self.a, common), parting=self._parting()))
+            self.steps.append(replace(not_compared(self.a, common), divergence=self._divergence()))
             if self._follower is None:  # pictures need a step, even if its numbers are not kept on both sides
                 yield self.steps[-1]
         for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
@@ -184,7 +184,7 @@ class Comparison:
         layer = self.a.geometry.layers[request.layer]
         return attention_picture(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)
 
-    def _parting(self) -> TokenDivergence | None:
+    def _divergence(self) -> TokenDivergence | None:
         """The point from which A and B are given different tokens; None if one of them ends before."""
         one, other = self.a.token_ids, self.b.token_ids
         common = num_common(one, other)
@@ -192,11 +192,11 @@ class Comparison:
             return None
         return TokenDivergence(common, (self._text_of(one[common]), self._text_of(other[common])))
 
-    def _compare(self, num_tokens: int, parting: TokenDivergence | None = None) -> ComparedStep:
+    def _compare(self, num_tokens: int, divergence: TokenDivergence | None = None) -> ComparedStep:
         if self.compares_with_now:
             step = not_compared(self.a, num_tokens)
         else:
-            step = step_of(self.a, self.b, num_tokens, self.tolerance, not self.no_rows, self._text_of, parting)
+            step = step_of(self.a, self.b, num_tokens, self.tolerance, not self.no_rows, self._text_of, divergence)
         self.steps.append(step)
         return step
 

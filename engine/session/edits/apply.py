@@ -15,7 +15,7 @@ from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.look.probe import nan_where_evicted
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
@@ -186,7 +186,7 @@ class EditOutcome:
 
     def compare(self, before: torch.Tensor | None, after: torch.Tensor) -> None:
         """Set the KL divergence of the next-token distribution from that before; logits `[V]`."""
-        self.kl = None if before is None else divergence(after.double(), before.double())
+        self.kl = None if before is None else kl_divergence(after.double(), before.double())
 
 
 @torch.inference_mode()

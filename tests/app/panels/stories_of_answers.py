@@ -151,12 +151,12 @@ VERDICTS: dict[str, tuple[ComparisonStarted, dict[str, Any], int | None]] = {
     "a branch that parts": (LEFT, {"is_beyond_rounding": False}, None),
     "given other tokens behind the third": (
         LEFT,
-        {"is_beyond_rounding": False, "parting": TokenDivergence(5, ("a", "b"))},
+        {"is_beyond_rounding": False, "divergence": TokenDivergence(5, ("a", "b"))},
         None,
     ),
     "behind what no step computed": (
         LEFT,
-        {"is_beyond_rounding": False, "parting": TokenDivergence(1, ("a", "b"))},
+        {"is_beyond_rounding": False, "divergence": TokenDivergence(1, ("a", "b"))},
         None,
     ),
     "exact, and departs": (EXACT, {"is_beyond_rounding": True}, 11),

@@ -153,7 +153,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
             models.comparison.append(next_compared(models))
         models.timeline.announce(again=True)
         witness.look(f"{count} more while it {'runs' if running else 'rests'}")
-    models.comparison.append(replace(next_compared(models), parting=TokenDivergence(5, (" one", " other"))))
+    models.comparison.append(replace(next_compared(models), divergence=TokenDivergence(5, (" one", " other"))))
     witness.look("given other tokens")
     models.comparison.append(models.comparison.steps[3])
     witness.look("back to the fourth step")

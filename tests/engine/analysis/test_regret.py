@@ -10,7 +10,7 @@ from engine.analysis.regret import rank_correlation
 from engine.analysis.trial import Trial, exact_logits, newest_logits, scratch_cache, trial_of
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.stores import RowStore
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.session.rerun import fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -49,7 +49,7 @@ def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
             assert isinstance(layer.value_store, RowStore)
             layer.key_store, layer.value_store = layer.key_store.with_only(slots), layer.value_store.with_only(slots)
             layer.positions, layer.held = slots, len(kept)
-    return divergence(exact_logits(trial), newest_logits(trial, cache))
+    return kl_divergence(exact_logits(trial), newest_logits(trial, cache))
 
 
 def trial_of_session(session: Session, seq_id: int) -> Trial:

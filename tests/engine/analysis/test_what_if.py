@@ -14,7 +14,7 @@ from engine.analysis.damage import measured_damage
 from engine.analysis.regret import regret
 from engine.analysis.what_if import what_if
 from engine.client.thread import ThreadClient
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
 from engine.session.session import Session
@@ -116,7 +116,7 @@ def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: 
         baseline = logits_of(exact)
         for name, session in runs.items():
             session.step()
-            real[name] += divergence(baseline, logits_of(session)) / STEPS
+            real[name] += kl_divergence(baseline, logits_of(session)) / STEPS
             exact.reruns = reruns[name]  # as if each rule alone had been asked about
             told[name] += answers(what_if(exact, WhatIf(0, sized(name))))[-1].kl / STEPS
     assert set(EVICTING) >= {

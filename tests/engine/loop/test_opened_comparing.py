@@ -68,8 +68,8 @@ def test_a_live_run_whose_tokens_part_from_a_snapshot_is_compared_up_to_there(dr
     driver.send(StartComparison(driver.status.sequences[-1].seq_id, OtherFile(path)))
     (step,) = driver.wait_for(ComparisonStarted).steps
     assert (step.num_tokens, step.is_beyond_rounding, step.kl) == (13, None, None)
-    assert step.parting is not None
-    assert step.parting.num_tokens == 13
+    assert step.divergence is not None
+    assert step.divergence.num_tokens == 13
     found = driver.wait_for(ComparisonScanned)
     assert (found.num_tokens, found.first) == (13, None)
     driver.send(TakePicture(HeadRequest(0, 13, "keys", 0, 0, 0, 13, 100), side="difference"))

@@ -199,13 +199,13 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert compared.b.name == f"step {STEPS} of another branch"
     shared = models.timeline.num_tokens(0, 3)
     steps = models.comparison.steps
-    assert [one.num_tokens for one in steps if one.parting is None][-1] == shared
-    assert all(one.kl == 0 for one in steps if one.parting is None)
-    assert [one.num_tokens for one in steps if one.parting is not None] == [shared + 1, shared + 2, shared + 3]
+    assert [one.num_tokens for one in steps if one.divergence is None][-1] == shared
+    assert all(one.kl == 0 for one in steps if one.divergence is None)
+    assert [one.num_tokens for one in steps if one.divergence is not None] == [shared + 1, shared + 2, shared + 3]
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens came", "text")
     told = departure_words(models, compared, None, shared)
     assert told.startswith(f"Rows of the {shared} tokens that both share")
-    a, b = (token_label(text) for text in steps[-1].parting.texts)  # type: ignore[union-attr]
+    a, b = (token_label(text) for text in steps[-1].divergence.texts)  # type: ignore[union-attr]
     assert a == token_label(models.timeline.tokens(0)[shared].text) != b
     assert told.endswith(f"A was given “{a}”, B “{b}”: rows behind that are compared by position alone")
     kinds = points(steps, compared, "kl")[0].kinds
@@ -236,7 +236,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     assert (compared.a.name, compared.b.name) == (f"step {STEPS} of another branch", "step 9 of another branch")
     assert models.history.live == live
     shared = models.timeline.num_tokens(0, 2) + 1
-    counts = [(one.num_tokens, one.parting is not None) for one in models.comparison.steps]
+    counts = [(one.num_tokens, one.divergence is not None) for one in models.comparison.steps]
     assert counts[-4:] == [(shared, False), (shared + 1, True), (shared + 2, True), (shared + 3, True)]
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens came", "text")
     driver.intents.send(EndComparison())

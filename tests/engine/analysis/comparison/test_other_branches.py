@@ -21,12 +21,12 @@ def parted(name: str = "dynamic") -> tuple[Session, int, int, int]:
     session, seq_id = started(PRESETS[name].spec)
     left = session.last_step
     assert left is not None
-    parting = left - 3
-    session.go_to(parting)
+    divergence = left - 3
+    session.go_to(divergence)
     session.force(seq_id, (5,))
     for _ in range(4):
         session.step()
-    return session, seq_id, parting, left
+    return session, seq_id, divergence, left
 
 
 def comparison(session: Session, seq_id: int, step: int) -> Comparison:
@@ -38,20 +38,20 @@ def comparison(session: Session, seq_id: int, step: int) -> Comparison:
 
 @pytest.mark.parametrize("name", ["dynamic", "growing", "paged", "none"])
 def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behind_that(name: str) -> None:
-    session, seq_id, parting, left = parted(name)
+    session, seq_id, divergence, left = parted(name)
     before = session.last_step, [live.cache.num_tokens for live in session.live]
     one = comparison(session, seq_id, left)
     steps = [step for step in one.catch_up() if isinstance(step, ComparedStep)]
-    state = session.history.tree.at(parting).states[seq_id]
+    state = session.history.tree.at(divergence).states[seq_id]
     same, others = (
         [step for step in steps if (step.num_tokens > state.num_tokens) is parted] for parted in (False, True)
     )
-    assert all((step.kl, step.is_beyond_rounding, step.parting) == (0, False, None) for step in same)
+    assert all((step.kl, step.is_beyond_rounding, step.divergence) == (0, False, None) for step in same)
     computed = tuple(session.text_of(run.token_ids[state.num_tokens]) for run in (one.a, one.b))
     assert [step.num_tokens for step in others] == [state.num_tokens + count for count in (1, 2, 3)], (
         "to the shorter tip"
     )
-    assert {step.parting for step in others} == {TokenDivergence(state.num_tokens, computed)}
+    assert {step.divergence for step in others} == {TokenDivergence(state.num_tokens, computed)}
     assert all(step.is_beyond_rounding is None for step in others), "rounding is no measure of other tokens"
     assert others[0].kl
     if name != "none":
@@ -82,15 +82,15 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
 
 
 def test_another_branch_takes_the_steps_behind_the_parting_back() -> None:
-    session, seq_id, parting, left = parted()
+    session, seq_id, divergence, left = parted()
     one = comparison(session, seq_id, left)
     list(one.catch_up())
-    session.go_to(parting)
+    session.go_to(divergence)
     session.force(seq_id, (6,))
     session.step()
     again = [step for step in one.catch_up() if isinstance(step, ComparedStep)]
     assert [step.num_tokens for step in one.steps][-2:] == [42, 43]
-    assert [step.parting.texts[0] for step in again if step.parting] == [session.text_of(6)]
+    assert [step.divergence.texts[0] for step in again if step.divergence] == [session.text_of(6)]
     one.close()
 
 

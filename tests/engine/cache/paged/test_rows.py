@@ -7,7 +7,7 @@ import torch
 
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError
-from engine.look.divergence import divergence
+from engine.look.divergence import kl_divergence
 from engine.session.session import Session
 from engine.snapshot.write import materialised
 from engine.spec.cache import CacheSpec
@@ -124,7 +124,7 @@ def test_a_shared_prefix_and_a_fork_read_the_same_codes(name: str) -> None:
     while alone.is_prefilling:
         alone.step()
     # the chunks of the two prefills differ, so rounding may move a code by one step and no more
-    assert divergence(newest(alone, alone_id), newest(session, again)) < 1e-3
+    assert kl_divergence(newest(alone, alone_id), newest(session, again)) < 1e-3
     before = held(session, first, 1)
     fork = session.fork(first).child
     session.force(first, (5, 6, 7, 8))
@@ -189,7 +189,7 @@ def test_a_ragged_batch_and_a_full_pool_work_on_codes() -> None:
             if part.sampled is not None:
                 sequence = session.sequence(part.seq_id)
                 expected = session.model.reference_logits(torch.tensor([sequence.token_ids[: sequence.num_tokens]]))[-1]
-                assert divergence(expected, newest(session, part.seq_id)) < 0.1
+                assert kl_divergence(expected, newest(session, part.seq_id)) < 0.1
     assert preempted
     assert set(ids) == {info.seq_id for info in session.sequences}
 
