@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from msgspec import structs
 
+from engine.cache.contract import StateMatrix
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.canvas import Canvas, Grid, has_no_size, held_in_columns
@@ -31,7 +32,6 @@ from engine.look.reductions import (
 )
 from engine.look.seen import Seen
 from engine.look.source import PARTS, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
-from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
@@ -45,6 +45,7 @@ from engine.wire.pictures import (
     PictureRequest,
     RowPicture,
     RowRequest,
+    StatePicture,
     TablePicture,
     TableRequest,
     WallPicture,
@@ -54,6 +55,8 @@ from engine.wire.records import Floats, Ints, Provenance, read_only_floats, read
 
 # largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
 WORTH_UPDATING = 0.5
+STATE_COLUMNS, STATE_ROWS = 64, 32  # most in the small picture of a state
+STATE_MATRICES = 64  # most drawn of one layer; layers with a delta rule have one for each head
 
 
 def take(request: PictureRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Picture:
@@ -552,3 +555,27 @@ def within(request: PictureRequest, num_tokens: int) -> PictureRequest:
     if (count := getattr(request, "count", None)) is not None:
         changes["count"] = max(1, count)
     return structs.replace(request, **changes)
+
+
+def state_pictures(source: Source, geometry: CacheGeometry) -> tuple[StatePicture, ...]:
+    """The states of all layers that have one. Empty for an earlier step: earlier states are not kept."""
+    layers = [layer.index for layer in geometry.layers if layer.kind == "linear" or layer.state_elements]
+    return tuple(state_picture(index, matrix) for index in layers for matrix in source.states(index)[:STATE_MATRICES])
+
+
+def landscape(values: torch.Tensor) -> torch.Tensor:
+    """A matrix as `[columns, rows]` of a picture, with its longer side horizontal."""
+    values = values.float()
+    return values.mT if values.shape[0] < values.shape[1] else values
+
+
+def state_picture(layer: int, matrix: StateMatrix) -> StatePicture:
+    """The small picture of one part of a state."""
+    values = landscape(matrix.values)
+    columns, rows = values.shape
+    low, high, _ = pooled(values[None], 0, per_cell(columns, STATE_COLUMNS), per_cell(rows, STATE_ROWS))
+    largest = float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
+    dtype = str(matrix.values.dtype).removeprefix("torch.")
+    return StatePicture(
+        layer, matrix.name, matrix.shape, dtype, read_only_floats(low[0]), read_only_floats(high[0]), largest
+    )
