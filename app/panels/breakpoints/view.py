@@ -93,7 +93,8 @@ def found_words(search: Search, timeline: Timeline, step: int | None) -> str:
     far = "" if search.is_done else f" · {counted(search.num_seen, 'step')} searched so far"
     unknown = f" · not known at {thousands(search.num_unknown)} of them" if search.num_unknown else ""
     every = step_numbers(timeline.first.step, timeline.latest.step)
-    held = f"held at {thousands(len(search.matches))} of {every}"
+    count = len(search.matches)
+    held = f"held at {'all' if count == len(timeline) else thousands(count)} of {every}"
     verdict = search.verdicts.get(step) if step is not None else None
     here = f" · here {verdict.value}" if verdict is not None else ""
     return f"{held}{here}{unknown}{far}"
