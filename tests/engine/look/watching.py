@@ -27,6 +27,7 @@ from engine.wire.pictures import (
     TableRequest,
     WallRequest,
 )
+from engine.wire.records import RowStats
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)
@@ -124,15 +125,15 @@ def assert_equal(a: Any, b: Any, name: str) -> None:
     if isinstance(b, np.ndarray):
         assert a.shape == b.shape, name
         assert np.array_equal(a, b, equal_nan=b.dtype.kind == "f"), name
-    elif isinstance(b, tuple) and b and isinstance(b[0], np.ndarray):
+    elif (isinstance(b, tuple) and b and isinstance(b[0], np.ndarray)) or (
+        isinstance(b, tuple) and b and isinstance(b[0], StatePicture)
+    ):
         assert len(a) == len(b), name
         for one, other in zip(a, b, strict=True):
             assert_equal(one, other, name)
-    elif isinstance(b, tuple) and b and isinstance(b[0], StatePicture):
-        assert len(a) == len(b), name
-        for one, other in zip(a, b, strict=True):
-            for field in other.__struct_fields__:
-                assert_equal(getattr(one, field), getattr(other, field), f"{name}.{field}")
+    elif isinstance(b, StatePicture | RowStats):
+        for field in b.__struct_fields__:
+            assert_equal(getattr(a, field), getattr(b, field), f"{name}.{field}")
     elif isinstance(b, Magnitudes):
         for part in ("limit", "largest", "clipped"):
             assert_equal(getattr(a, part), getattr(b, part), f"{name}.{part}")
