@@ -87,7 +87,7 @@ def read_map(path: Path) -> dict[str, list[tuple[str, np.ndarray]]]:
                 known = found[test].get(files[file], here)
                 if len(here):
                     found[test][files[file]] = np.union1d(known, here)
-    return {test: sorted(by_file.items()) for test, by_file in found.items()}
+    return {test: sorted(by_file.items()) for test, by_file in found.items() if by_file}
 
 
 def choose(

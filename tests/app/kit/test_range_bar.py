@@ -43,6 +43,6 @@ def test_the_range_of_magnitudes_has_one_end_and_begins_at_zero(qtbot: QtBot) ->
     bar.show_range(color_scale(DARK, is_signed=False), None, 4.0)
     told: list[float] = []
     bar.dragged.connect(told.append)
-    assert [shape.text for shape in shapes(bar) if shape.text] == ["4", "0"]
+    assert [shape.text for shape in shapes(bar) if shape.text] == ["4.0", "0"]
     qtbot.mousePress(bar, Qt.MouseButton.LeftButton, pos=QPoint(4, 59))
     assert told == [pytest.approx(2.5)], "the middle of 0 … 5"

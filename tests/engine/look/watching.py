@@ -125,9 +125,7 @@ def assert_equal(a: Any, b: Any, name: str) -> None:
     if isinstance(b, np.ndarray):
         assert a.shape == b.shape, name
         assert np.array_equal(a, b, equal_nan=b.dtype.kind == "f"), name
-    elif (isinstance(b, tuple) and b and isinstance(b[0], np.ndarray)) or (
-        isinstance(b, tuple) and b and isinstance(b[0], StatePicture)
-    ):
+    elif isinstance(b, tuple) and b and isinstance(b[0], np.ndarray | StatePicture):
         assert len(a) == len(b), name
         for one, other in zip(a, b, strict=True):
             assert_equal(one, other, name)

@@ -13,7 +13,7 @@ from engine.cache.layers.growing import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import Cancelled, InputError
 from engine.look.candidates import Sample
-from engine.look.packing import Packing
+from engine.look.packing import PackedBuffer
 from engine.model.runners.runners import Runners
 from engine.session import stepper
 from engine.session.session import Session
@@ -142,7 +142,7 @@ def test_a_forward_launched_behind_the_end_of_a_text_leaves_nothing(why: str) ->
     assert_same_records([at_once.step()], [late.step()])
 
 
-@pytest.mark.parametrize(("owner", "name"), [(stepper, "sequence_step"), (Packing, "pack")])
+@pytest.mark.parametrize(("owner", "name"), [(stepper, "sequence_step"), (PackedBuffer, "pack")])
 @pytest.mark.parametrize("late_steps", [1, 2])
 def test_measurements_of_a_failed_step_do_not_disturb_those_of_the_steps_before_it(
     late_steps: int, owner: object, name: str, monkeypatch: pytest.MonkeyPatch
