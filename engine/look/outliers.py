@@ -61,7 +61,9 @@ def largest(
         layers, places, limits_of = zip(*members, strict=True)
         peak = of.peak[as_slice(places)]
         ratios = (np.abs(peak) / np.array(limits_of)[:, None, None]).ravel()
-        best = np.argpartition(ratios, -min(how_many, ratios.size))[-how_many:]
+        count = min(how_many, ratios.size)
+        least = np.partition(ratios, -count)[-count]
+        best = np.flatnonzero(ratios >= least)  # equal ones all: which are listed is decided by their places
         numbers, heads, channels = np.unravel_index(best, peak.shape)
         those = [layers[number] for number in numbers]
         columns = ratios[best], those, heads, channels, peak.ravel()[best]

@@ -16,7 +16,7 @@ from tests.engine.tiny import tiniest_model
 
 pytestmark = pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
 
-STEPS, SETTLED = 9, 3
+STEPS, SETTLED = 14, 8  # each slot of the ring has packed the same before
 
 
 class TimedCard(Card):
