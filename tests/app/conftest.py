@@ -16,6 +16,7 @@ from app.models import Models
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.garbage import garbage
+from engine.wire.comparison import ComparisonEnded
 from engine.wire.events import StateChanged
 from tests.app.fake_engine import FakeEngine
 
@@ -138,6 +139,7 @@ class KeptWindow:
         self.engine = FakeEngine()
         self.shell = new_shell(self._app, self.engine, (1280, 800))
         take_twenty(self.shell, self.engine)
+        self._docks = tuple(self.shell.window.docks.docks)  # others are built late, and stay
         self._status, self._begun = self.engine.status, self._state()
         self._selected, self._arrangement = self.shell.models.selection.now, self.shell.window.docks.arrangement
 
@@ -147,7 +149,8 @@ class KeptWindow:
             (models.status.now, models.status.failure, self.shell.controller.is_idle, models.comparison.now),
             (len(models.timeline), models.history.live, models.selection.now, models.viewport.now),
             (models.breakpoints.listed, dict(models.breakpoints.hits), models.breakpoints.query, models.bookmarks.all),
-            (window.size(), window.isVisible(), window.docks.arrangement, window.prompt.draft, window.prompt.choice),
+            (window.size(), window.isVisible(), window.docks.layout_name, window.prompt.draft, window.prompt.choice),
+            [dock.panel.choice for name, dock in window.docks.docks.items() if name in self._docks],
         )
 
     def begin_again(self) -> None:
@@ -159,6 +162,8 @@ class KeptWindow:
         engine.is_silent, engine.status = False, self._status
         shell.intents.on_breakpoints_changed(())
         models.breakpoints.search("")
+        if models.comparison.now is not None:
+            engine.emit(ComparisonEnded())
         models.bookmarks.set_all(())
         models.selection.update(**asdict(self._selected))
         models.viewport.show_all()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.draw.matrix import Matrix, matrix_of
 from app.panels.compare.steps_view import CompareStepsView
-from app.panels.compare.view import CompareView
+from app.panels.compare.view import BESIDE, CompareView
 from app.shell import Shell
 from engine.spec.presets import cache_named
 from engine.wire.commands import StartComparison, TakePicture
@@ -73,6 +73,9 @@ class CompareDesk:
         steps = shell.window.panels["compared_steps"]
         assert isinstance(steps, CompareStepsView)
         self.steps = steps
+        self.view.choose(self.view.choices[0][0])
+        self.view.displays.choose(BESIDE)
+        self.view.maps.maps["b"].hover_at(None)
         self._answered: set[int] = set()
         engine.is_silent = True
         turn(shell)

@@ -26,6 +26,8 @@ from tests.app.conftest import turn
 from tests.app.panels.compare import desk as desk_module
 from tests.app.panels.compare.desk import CompareDesk, field, pooled
 
+pytestmark = pytest.mark.one_window
+
 
 def test_the_exact_numbers_of_both_sides_stand_under_the_cursor(compared: CompareDesk) -> None:
     compared.show("head")
@@ -45,8 +47,11 @@ def test_numbers_have_fewer_digits_where_the_exact_ones_do_not_fit(compared: Com
     view = compared.view
     view.maps.maps["b"].hover_at(QPointF(6.5, 3.5))
     exact = view.readout.text()
+    least, most = view.readout.minimumWidth(), view.readout.maximumWidth()
     view.readout.setFixedWidth(view.readout.fontMetrics().horizontalAdvance(exact) - 1)
     view.maps.maps["b"].hover_at(QPointF(6.6, 3.5))
+    view.readout.setMinimumWidth(least)
+    view.readout.setMaximumWidth(most)
     cell = 6 * samples.HEAD_DIM + 3
     assert view.readout.text().startswith(f"A {brief(cell / 8)}   B {brief(cell / 8 + 0.25)}   A − B -0.250   layer 0")
     assert view.readout.toolTip() == plain_tip(exact)
@@ -232,6 +237,7 @@ def test_numbers_that_would_all_read_zero_are_not_written(
         show(*given)
 
     monkeypatch.setattr(heatmap, "show_picture", note)
+    compared.models.selection.update(kv_head=3)
     compared.show("head")
     assert shown[-1].numbers is not None, "they differ by 0.25"
     monkeypatch.setattr(desk_module, "field", lambda shape, _side: np.full(shape, 0.01, np.float32))

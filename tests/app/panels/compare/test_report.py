@@ -16,6 +16,8 @@ from tests.app import samples
 from tests.app.panels.compare.desk import CompareDesk
 from tests.app.panels.compare.test_view import DEPARTURE
 
+pytestmark = pytest.mark.one_window
+
 TAGS = frozenset(
     ("html", "head", "meta", "title", "style", "body", "h1", "h2", "dl", "dt", "dd", "figure", "img", "figcaption",
      "div", "table", "thead", "tbody", "tr", "th", "td")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from app.draw.format import brief, percent, token_label
@@ -12,6 +13,8 @@ from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.panels.compare.desk import CompareDesk
+
+pytestmark = pytest.mark.one_window
 
 
 def test_the_newest_step_is_told_by_layer_and_by_token(compared: CompareDesk) -> None:
