@@ -177,6 +177,7 @@ class Reporter:
         finally:
             self.work = before
             self._activity.begin(what)
+            self.send_status()  # the command around it may have none of its own
 
     def _left_s(self, done: int, total: int | None) -> float | None:
         """The estimated seconds left at the rate so far; None while it is too early for an estimate."""

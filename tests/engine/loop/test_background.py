@@ -98,7 +98,8 @@ def test_a_long_text_is_tokenised_beside_and_given_up_at_once() -> None:
     with pytest.raises(Cancelled):
         tokenising(LONG_TEXT, native)
     assert [(work.label, work.can_cancel) for work in desk.works()] == [("Tokenising 20,000 characters", True)]
-    assert desk.reporter.work is None
+    told = [event.status.work for event in desk.events if isinstance(event, StateChanged)]
+    assert told[-1] is desk.reporter.work is None, "and that it is over"
     assert desk.inbox.take() is None, "the cancel is used up"
     assert "kvloupe-beside" in threads(), "nobody waits for it"
     until_cancelled.set()
