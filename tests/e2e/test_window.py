@@ -27,18 +27,13 @@ def needs(*tools: str) -> None:
             pytest.skip(f"{tool} is not installed")
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
-        time.sleep(0.2)
-
-
 @pytest.fixture
 def display() -> Iterator[str]:
     needs("Xvfb", "xdotool")
     read, write = os.pipe()
-    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x800x24", "-nolisten", "tcp"]
+    # Without -noreset the server begins anew whenever its last client leaves: xdotool is often the only one while the
+    # window starts, and a window that connects in such a moment is turned away.
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x800x24", "-nolisten", "tcp", "-noreset"]
     server = subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.DEVNULL)
     os.close(write)
     with os.fdopen(read) as stream:
@@ -77,7 +72,17 @@ class Keyboard:
 def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> None:
     if not COMMAND.exists():
         pytest.skip("kvloupe is not installed in this environment")
-    window = subprocess.Popen([str(COMMAND)], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    said = tmp_path / "stderr.txt"
+    with said.open("w") as stderr:
+        window = subprocess.Popen([str(COMMAND)], env=environment, cwd=tmp_path, stderr=stderr)
+
+    def wait_until(holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert window.poll() is None, f"the window ended before {what}: {said.read_text()}"
+            assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}: {said.read_text()}"
+            time.sleep(0.2)
+
     try:
         keyboard = Keyboard(environment)
         wait_until(lambda: keyboard.sees("KV Loupe"), "the window")
@@ -105,7 +110,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
 
         keyboard.press("ctrl+q")
         assert window.wait(10) == 0
-        assert "Traceback" not in window.communicate()[1]
+        assert "Traceback" not in said.read_text()
     finally:
         window.kill()
 
