@@ -27,9 +27,8 @@ from app.panels.prompt.words import CHAT, TEXT
 from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
-from engine.spec.capture import CAPTURES
-from engine.spec.chat import Chat
-from engine.spec.model import BUNDLED, PAGED_ATTENTION, RUNNERS
+from engine.spec.model import BUNDLED, CAPTURES, PAGED_ATTENTION, RUNNERS
+from engine.spec.sampling import Chat
 from engine.wire.commands import SetKeptLimit, Step
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command

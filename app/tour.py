@@ -17,7 +17,7 @@ from app.models.export_plan import whole_session
 from app.shell import Shell
 from app.start.arguments import Arguments
 from engine.client import is_elsewhere
-from engine.spec.tuning import fitted
+from engine.spec.cache import fitted
 from engine.wire.commands import Fork
 from engine.wire.step_table import step_csv
 

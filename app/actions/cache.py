@@ -15,7 +15,7 @@ from app.control.conditions import (
     needs_parameters,
     needs_steps,
 )
-from engine.spec.presets import FAMILIES, PRESETS, Family, Preset
+from engine.spec.cache import FAMILIES, PRESETS, Family, Preset
 
 if TYPE_CHECKING:
     from app.shell import Shell

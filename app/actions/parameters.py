@@ -11,10 +11,8 @@ from app.actions import dialogs
 from app.control.conditions import needs_live, needs_no_file
 from app.window.palette import Entry
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_label, parameters_of, tuned
 from engine.spec.parameter import Parameter, ParameterValue
-from engine.spec.presets import PRESETS, cache_label, parameters_of
-from engine.spec.tuning import tuned
 
 if TYPE_CHECKING:
     from app.shell import Shell

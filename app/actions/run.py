@@ -32,8 +32,7 @@ from app.control.conditions import (
     needs_work,
 )
 from app.control.pace import PACES, Pace
-from engine.spec.capture import CAPTURES, CaptureRow
-from engine.spec.model import PAGED_ATTENTION, RUNNERS, PagedAttentionRow, RunnerRow
+from engine.spec.model import CAPTURES, PAGED_ATTENTION, RUNNERS, CaptureRow, PagedAttentionRow, RunnerRow
 from engine.wire.commands import Cancel, ChoosePagedAttention, ChooseRunner
 
 if TYPE_CHECKING:

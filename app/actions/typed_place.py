@@ -12,8 +12,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.window.status_line import SELECTED
 from engine.errors import InputError
-from engine.spec.edit import Edit
-from engine.spec.edit_text import FORMS, parse_edit
+from engine.spec.edit import FORMS, Edit, parse_edit
 
 if TYPE_CHECKING:
     from app.shell import Shell

@@ -8,7 +8,7 @@ from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_cho
 from app.models.selection import chosen_cell
 from app.models.sequence_status import why_all_ended
 from engine.errors import InputError
-from engine.spec.presets import parameters_of
+from engine.spec.cache import parameters_of
 
 
 def needs_engine(models: Models) -> str:

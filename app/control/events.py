@@ -20,7 +20,7 @@ from app.models.loaded import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from app.models.status import HALTED
 from engine.counted import counted
-from engine.spec.presets import cache_label
+from engine.spec.cache import cache_label
 from engine.wire import breakpoints, comparison, devices, events, serving
 from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged

@@ -22,12 +22,10 @@ from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.capture import CaptureLevel
-from engine.spec.chat import Chat
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Edit
-from engine.spec.model import BUNDLED, ModelSpec
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.model import BUNDLED, CaptureLevel, ModelSpec
+from engine.spec.sampling import Chat, Prompt, SamplingParams
 from engine.wire import commands, exporting
 from engine.wire.devices import UnloadModel
 from engine.wire.message import Command

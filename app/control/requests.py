@@ -21,7 +21,7 @@ from app.models.comparison import SIDES, ComparedPictures
 from app.models.loaded import head_of
 from app.models.measurement import Measurement, Request
 from engine.counted import counted
-from engine.spec.breakpoints import Breakpoint, read_breakpoints
+from engine.spec.condition import Breakpoint, read_breakpoints
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.commands import (
     BeginBranch,

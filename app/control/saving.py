@@ -16,8 +16,8 @@ from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import JournalEntry, SavedSession, entries_of
-from engine.spec.breakpoints import written_breakpoints
-from engine.spec.chat import Chat
+from engine.spec.condition import written_breakpoints
+from engine.spec.sampling import Chat
 from engine.wire.events import Event
 
 REWRITTEN_BYTES = 64 << 20  # a journal longer than this is rewritten without its outdated entries

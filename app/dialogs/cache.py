@@ -21,13 +21,19 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.bytes import page_bytes
 from engine.predict.capacity import context_length, pool_pages
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, recoded
-from engine.spec.codecs import BITS, GROUP, RESIDUAL
-from engine.spec.layouts import NUM_PAGES, PAGE_SIZE, PAGE_SIZES
+from engine.spec.cache import (
+    NUM_PAGES,
+    PAGE_SIZE,
+    PAGE_SIZES,
+    CacheSpec,
+    cache_label,
+    cache_summary,
+    parameters_of,
+    tuned,
+    value_of,
+)
+from engine.spec.codec import BITS, GROUP, RESIDUAL, CodecSpec, recoded
 from engine.spec.parameter import Parameter, ParameterValue
-from engine.spec.presets import cache_label, cache_summary, parameters_of
-from engine.spec.tuning import tuned, value_of
 from engine.wire.status import ModelInfo
 
 NumberField = QSpinBox | QDoubleSpinBox

@@ -19,12 +19,9 @@ from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import PUBLISHED, Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PAGE_SIZES, PRESETS, CacheSpec, cache_label, preset_of, tuned
 from engine.spec.codec import CodecSpec, Coding, get_codec_names
-from engine.spec.layouts import PAGE_SIZES
-from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.spec.terms import Term
-from engine.spec.tuning import tuned
 from engine.wire.status import ModelInfo
 
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"

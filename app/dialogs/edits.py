@@ -27,6 +27,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import dtype_bytes
 from engine.spec.edit import (
+    EXAMPLE,
     MAX_BIAS,
     AddNoise,
     BiasLogits,
@@ -37,8 +38,9 @@ from engine.spec.edit import (
     ReplaceTokens,
     Rows,
     Scale,
+    edit_text,
+    parse_edit,
 )
-from engine.spec.edit_text import EXAMPLE, edit_text, parse_edit
 from engine.wire.commands import Tokenize
 from engine.wire.events import Failed, Tokenized
 

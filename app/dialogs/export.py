@@ -30,7 +30,7 @@ from engine.client.ssh import remote_of
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
-from engine.spec.edit_text import parse_numbers
+from engine.spec.edit import parse_numbers
 from engine.wire.events import Failed
 from engine.wire.exporting import EstimateExport, Export, ExportEstimate
 from engine.wire.step_table import step_csv

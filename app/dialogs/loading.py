@@ -24,7 +24,7 @@ from app.kit.question import Question
 from app.kit.theme import TextRole
 from engine.counted import counted
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.model import (
     AUTO_DEVICE,
     BUNDLED,
@@ -36,7 +36,6 @@ from engine.spec.model import (
     WeightFormat,
     with_adapters,
 )
-from engine.spec.presets import cache_label
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, LoadForecast
 
 AUTO_TEXT = "auto: as suits the machine"

@@ -23,8 +23,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, BookmarkTarget
-from engine.spec.breakpoints import parsed, why_never
-from engine.spec.condition import HOW_TO_COMBINE, help_lines
+from engine.spec.condition import HOW_TO_COMBINE, help_lines, parsed, why_never
 from engine.wire.serving import ServerSpec
 from engine.wire.status import EngineStatus
 

@@ -15,8 +15,7 @@ from app.kit.changes import on_change
 from app.kit.fields import DecimalNumber, SmallBox, inset
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed, font_text
-from engine.spec.codec import CodecSpec, coding_of
-from engine.spec.codecs import CODECS, CodecRow
+from engine.spec.codec import CODECS, CodecRow, CodecSpec, coding_of
 
 ROW_HEIGHT = 22
 _RADIUS = 5.5

@@ -12,8 +12,7 @@ from app.kit.reader import SELECTION, STATUS, STEPS, State
 from app.kit.view import View
 from app.models import Models
 from app.models.measurement import Measurement, Request
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, preset_of
+from engine.spec.cache import PRESETS, CacheSpec, preset_of
 from engine.wire.commands import Cancel
 
 

@@ -26,8 +26,7 @@ from app.kit.theme import font_text
 from app.models import Models
 from app.models.measurement import MeasurementState
 from engine.counted import counted
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_name
+from engine.spec.cache import CacheSpec, cache_name
 
 
 def is_refused(row: Any) -> bool:

@@ -6,7 +6,7 @@ from app.draw.format import divergence_words, milliseconds, shortened, thousands
 from app.models import Models
 from app.models.branches import branch_text, origin_of
 from engine.counted import counted
-from engine.spec.presets import cache_label
+from engine.spec.cache import cache_label
 from engine.wire.changes import (
     Change,
     EditMade,

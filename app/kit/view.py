@@ -40,7 +40,7 @@ from app.kit.reader import Reader, State
 from app.kit.segments import Segments
 from app.kit.theme import Themed, current_theme, font_text
 from app.models import Models
-from engine.spec.capture import CaptureLevel, captures
+from engine.spec.model import CaptureLevel, captures
 
 # Names of the buttons that the window can give to a panel for when it has nothing to show.
 GO_THERE, LOAD, MEASURE, PAGED, COMPARE, ATTACH = "go there", "load", "measure", "paged", "compare", "attach"

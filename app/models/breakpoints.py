@@ -10,8 +10,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.errors import InputError
-from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint, parsed
-from engine.spec.condition import TokenSpan, comparisons_of, spans_of
+from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan, comparisons_of, parsed, spans_of
 from engine.wire.breakpoints import AttentionMeasured, BreakpointHit
 from engine.wire.condition_values import (
     TEXT_TAIL,

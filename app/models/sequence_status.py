@@ -12,8 +12,8 @@ from app.models import Models
 from app.models.pictures import Pictures
 from app.models.timeline import Timeline
 from engine.predict.capacity import cache_capacity, context_length
-from engine.spec.chat import TURN_ENDS
 from engine.spec.edit import BiasLogits
+from engine.spec.sampling import TURN_ENDS
 from engine.wire.changes import TokensForced
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, SequenceInfo

@@ -13,9 +13,8 @@ from msgspec import Struct
 from engine.client import CHOICES, ClientChoice, check_choice, is_elsewhere
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import NAMES, CacheSpec, cache_named
 from engine.spec.model import AUTO_DEVICE, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
-from engine.spec.presets import NAMES, cache_named
 from engine.wire.serving import ServerSpec
 
 DEFAULT_STEPS = 40

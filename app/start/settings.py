@@ -15,7 +15,7 @@ from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 from engine.client import ClientChoice, check_choice
 from engine.errors import InputError
-from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint, read_breakpoints, written_breakpoints
+from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, read_breakpoints, written_breakpoints
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec, WeightFormat
 
 MAX_RECENT = 8

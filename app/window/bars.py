@@ -23,7 +23,7 @@ from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
 from app.window.transport import EarlierStepButtons, StepCounter, TransportBar
 from engine.counted import counted
-from engine.spec.presets import cache_label
+from engine.spec.cache import cache_label
 
 BACK, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 

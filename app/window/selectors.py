@@ -21,13 +21,12 @@ from app.kit.reader import STATUS, Reader, State
 from app.kit.theme import current_theme, font_text
 from app.models import Models
 from engine.counted import counted
-from engine.spec.cache import CacheSpec
-from engine.spec.layouts import CUDA_GPU
-from engine.spec.model import ADAPTER_MARK, BUNDLED, SHAPE_PREFIX, ModelSpec
-from engine.spec.presets import (
+from engine.spec.cache import (
     ALL_PRESETS,
+    CUDA_GPU,
     FAMILIES,
     PRESETS,
+    CacheSpec,
     Family,
     Preset,
     cache_label,
@@ -35,6 +34,7 @@ from engine.spec.presets import (
     mode_detail,
     preset_of,
 )
+from engine.spec.model import ADAPTER_MARK, BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.wire.commands import FindModels, SetCache
 from engine.wire.events import LocalModel, ModelsFound
 from engine.wire.status import ModelInfo

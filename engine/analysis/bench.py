@@ -24,10 +24,9 @@ from engine.predict.capacity import is_endless
 from engine.session.driver import never_cancel
 from engine.session.forward import vocabulary
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, fitted
 from engine.spec.model import runner_words
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import fitted
 from engine.wire.measurements import BenchRefused, BenchRow
 
 STARTS = 3  # measurements of the time to the first token

@@ -24,8 +24,7 @@ from engine.session.driver import ModeDriver, lengths_to_compute
 from engine.session.edits.again import EditThen, compute_with_edits, edits_of
 from engine.session.mode import CacheMode
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.tuning import fitted
+from engine.spec.cache import CacheSpec, fitted
 from engine.wire.measurements import CheckParity, ParityReport, Verdict
 from engine.wire.records import read_only_floats, read_only_ints
 

@@ -15,9 +15,8 @@ from engine.model.loader import LoadedModel
 from engine.predict.capacity import num_source
 from engine.session.driver import ModeDriver, never_cancel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, fitted
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import fitted
 
 
 @dataclass(frozen=True)

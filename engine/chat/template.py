@@ -15,7 +15,7 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError
 from engine.chat.budget import RenderBudget, TemplateTooExpensive
 from engine.chat.sandbox import TemplateSandbox
 from engine.errors import InputError, first_line
-from engine.spec.chat import JOINED_END, MAX_TEMPLATE_CHARS, PLAIN_END, PLAIN_TEMPLATE, Chat
+from engine.spec.sampling import JOINED_END, MAX_TEMPLATE_CHARS, PLAIN_END, PLAIN_TEMPLATE, Chat
 
 
 class TemplateFailed(InputError):

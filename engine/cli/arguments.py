@@ -12,17 +12,12 @@ from engine.cli.conversation import add_chat_arguments, chat_of
 from engine.cli.values import number, refusing, token_ids, whole
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import get_codec_names, parse_codec
-from engine.spec.codecs import CODECS, CodecRow
-from engine.spec.layouts import LAYOUTS, LayoutRow
+from engine.spec.cache import LAYOUTS, NAMES, PRESETS, CacheSpec, LayoutRow, cache_named, parameters_of, tuned
+from engine.spec.codec import CODECS, CodecRow, get_codec_names, parse_codec
 from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.parameter import Parameter
-from engine.spec.presets import NAMES, PRESETS, cache_named, parameters_of
-from engine.spec.retention import parse_budget
-from engine.spec.rules import RULES, RuleRow
+from engine.spec.retention import RULES, RuleRow, parse_budget
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel

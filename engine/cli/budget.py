@@ -15,8 +15,8 @@ from engine.cli.values import BYTES_LIMIT, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
+from engine.spec.cache import NAMES, cache_name
 from engine.spec.codec import codec_name
-from engine.spec.presets import NAMES, cache_name
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from engine.cli.output import print_json
-from engine.spec.layouts import CUDA_GPU
-from engine.spec.presets import ALL_PRESETS
+from engine.spec.cache import ALL_PRESETS, CUDA_GPU
 
 
 def add_caches(parser: argparse.ArgumentParser) -> None:

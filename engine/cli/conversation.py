@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.output import print_json, printable, printable_line
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
-from engine.spec.chat import MAX_TEMPLATE_CHARS, Chat, Turn, chat_of_json
-from engine.spec.sampling import Prompt
+from engine.spec.sampling import MAX_TEMPLATE_CHARS, Chat, Prompt, Turn, chat_of_json
 
 if TYPE_CHECKING:
     from engine.session.session import Session

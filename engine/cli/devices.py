@@ -12,7 +12,7 @@ from engine.cli.output import add_command, print_json, printable_line
 from engine.cli.values import whole
 from engine.counted import counted
 from engine.errors import InputError
-from engine.spec.presets import NAMES
+from engine.spec.cache import NAMES
 
 if TYPE_CHECKING:
     from engine.wire.devices import Device, LoadForecast

@@ -17,8 +17,8 @@ from engine.cli.arguments import (
 from engine.cli.output import add_command, print_json
 from engine.cli.values import whole
 from engine.errors import InputError
+from engine.spec.cache import NAMES
 from engine.spec.lenses import LENSES, TABLE, Lens
-from engine.spec.presets import NAMES
 from engine.spec.sampling import SamplingParams
 
 if TYPE_CHECKING:

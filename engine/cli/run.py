@@ -33,15 +33,23 @@ from engine.predict.capacity import setting_of, static_capacity
 from engine.saved.document import write_session
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
-from engine.spec.breakpoints import parsed
-from engine.spec.cache import CacheSpec
-from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
-from engine.spec.condition import HOW_TO_COMBINE, help_lines
-from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Scale, Zero
-from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit, parse_numbers
-from engine.spec.presets import NAMES, cache_label, cache_name
+from engine.spec.cache import NAMES, CacheSpec, cache_label, cache_name, fitted
+from engine.spec.condition import HOW_TO_COMBINE, help_lines, parsed
+from engine.spec.edit import (
+    EXAMPLE,
+    FORMS,
+    AddNoise,
+    Drop,
+    Mask,
+    Overwrite,
+    Pin,
+    Scale,
+    Zero,
+    parse_edit,
+    parse_numbers,
+)
+from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, check_capture
 from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
-from engine.spec.tuning import fitted
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
 from engine.wire.exporting import Export, ExportKind

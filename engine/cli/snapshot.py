@@ -17,7 +17,7 @@ from engine.snapshot.diff import SnapshotDifference, difference
 from engine.snapshot.format import index_words
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
-from engine.spec.edit_text import parse_numbers
+from engine.spec.edit import parse_numbers
 from engine.wire.exporting import Export
 
 TARGETS = {  # file name suffix, and help

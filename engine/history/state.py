@@ -13,9 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat
 from engine.spec.edit import BiasLogits, Edit, ReplaceTokens
-from engine.spec.sampling import LogitBias, SamplingParams
+from engine.spec.sampling import Chat, LogitBias, SamplingParams
 from engine.wire.changes import (
     Change,
     EditMade,

@@ -11,8 +11,7 @@ from engine.loop.comparing import Comparing
 from engine.loop.inbox import StepsToDo
 from engine.loop.reporter import Reporter
 from engine.predict.capacity import setting_of
-from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint, ConditionSetting, why_never
-from engine.spec.condition import comparisons_of
+from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, ConditionSetting, comparisons_of, why_never
 from engine.wire.breakpoints import BreakpointHit, BreakpointState, MeasureAttention, SetBreakpoints
 from engine.wire.commands import Run
 from engine.wire.records import StepRecord

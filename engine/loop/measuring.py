@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.spec.presets import cache_label
+from engine.spec.cache import cache_label
 from engine.wire import events
 from engine.wire.measurements import (
     Bench,

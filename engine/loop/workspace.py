@@ -13,9 +13,8 @@ from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
 from engine.loop.watching import Watching
 from engine.predict.capacity import possible_layout
-from engine.spec.cache import CacheSpec
-from engine.spec.capture import check_capture
-from engine.spec.presets import cache_label
+from engine.spec.cache import CacheSpec, cache_label
+from engine.spec.model import check_capture
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, SetCapture
 from engine.wire.devices import Unloaded

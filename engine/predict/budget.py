@@ -17,9 +17,8 @@ from engine.geometry.config import Config
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
 from engine.predict.bytes import CacheFormula, Fill, LayerNeed, page_bytes, why_no_sharing
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS, context_length, pool_pages
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, fitted
 from engine.spec.terms import Term, of_all_layers, of_one_layer
-from engine.spec.tuning import fitted
 
 _TOKENS_LIMIT = 10**12
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.families import READ_ALL_ROOM, RELATIVE_POSITIONS
-from engine.spec.breakpoints import ConditionSetting
 from engine.spec.cache import CacheSpec
+from engine.spec.condition import ConditionSetting
 
 if TYPE_CHECKING:
     from engine.wire.status import ModelInfo

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from engine.saved.named import patch
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
-from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, Chat, SamplingParams
 from engine.wire.changes import Change, PromptAppended, SequenceAdded
 from engine.wire.message import Count
 from engine.wire.status import ModelInfo

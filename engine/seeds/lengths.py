@@ -12,7 +12,7 @@ from engine.seeds import published
 from engine.seeds.line import SeedLine, Sheet
 from engine.seeds.models import CountingModel, SeedModels, in_turns, seconds_of
 from engine.session.driver import ModeDriver
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.measurements import BenchRow
 
 SERIES = {"none": "no cache", "dynamic": "KV cache"}

@@ -16,7 +16,7 @@ from engine.seeds import published
 from engine.seeds.line import FieldValue, SeedLine, Sheet
 from engine.seeds.models import CountingModel, SeedModels
 from engine.session.driver import ModeDriver
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 
 CONFIG = "the config alone"
 # Heads of columns whose figures no page prints.

@@ -17,7 +17,7 @@ from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Sheet
 from engine.seeds.models import SeedModels, SeedSetting, in_turns, seconds_of, with_native_attention
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.measurements import BenchRefused, BenchRow
 
 COMPILED = "static, compiled"

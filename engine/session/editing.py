@@ -18,9 +18,8 @@ from engine.session.change_mode import set_mode
 from engine.session.edits.apply import EditOutcome, apply_edit, changes_rows
 from engine.session.edits.numbers import RowsFrom, RowsOfStep
 from engine.session.live import LiveSequence, close_all, on_failure
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
-from engine.spec.presets import cache_label
 from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured

@@ -20,8 +20,7 @@ from engine.session.kept import KeptStates, SessionState
 from engine.session.live import LiveSequence, LiveSequences, on_failure
 from engine.session.mode import CacheMode
 from engine.session.replay import Replay
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_label
+from engine.spec.cache import CacheSpec, cache_label
 from engine.wire.changes import SequenceRemoved, SequenceStopped, TokensForced
 from engine.wire.tree import Node
 

@@ -35,7 +35,7 @@ from engine.model.tokenizer import TokenTexts
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.forward import Forward
-from engine.spec.capture import CaptureLevel
+from engine.spec.model import CaptureLevel
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StepRecord, StopReason
 
 STRIP = "strip"  # the name of the tensor that the forward itself measured, among those measured after it

@@ -19,8 +19,7 @@ from engine.session.edits.apply import choose_again
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_forced, with_start
 from engine.session.sampler import check_stop_strings
-from engine.spec.chat import TURN_ENDS, Chat
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import TURN_ENDS, Chat, Prompt, SamplingParams
 from engine.wire.changes import (
     Change,
     EditMade,

@@ -38,7 +38,7 @@ from engine.session.scheduler import Scheduler
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches
 from engine.spec.cache import CacheSpec
-from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
+from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.sampling import SamplingParams
 from engine.wire.events import ForkMade
 from engine.wire.pictures import Picture, PictureRequest

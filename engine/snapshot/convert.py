@@ -12,8 +12,8 @@ from engine.errors import InputError
 from engine.files.atomic import replacing, writable_target, write_text
 from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark
+from engine.spec.cache import cache_name
 from engine.spec.model import RESOURCES
-from engine.spec.presets import cache_name
 from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 

@@ -38,9 +38,9 @@ from engine.snapshot.pyramid import Preview, preview_shape, pyramid_for, pyramid
 from engine.snapshot.read import record_bytes, record_fields
 from engine.snapshot.session_script import unrecorded_nodes
 from engine.snapshot.write import LazyTensor, Snapshot
+from engine.spec.cache import cache_name
 from engine.spec.codec import Coding, Part
 from engine.spec.lenses import LENSES
-from engine.spec.presets import cache_name
 from engine.wire.exporting import Export
 
 if TYPE_CHECKING:

@@ -9,11 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.errors import InputError, check_known
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_label, cache_name, fitted, with_budget
 from engine.spec.codec import CodecSpec
-from engine.spec.presets import cache_label, cache_name
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import fitted, with_budget
 
 BudgetValue = int | float | None  # rows kept; share of a text's tokens that is kept; None: the mode's own budget
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.condition import TokenSpan
+from engine.spec.condition import Breakpoint, TokenSpan
 from engine.wire.message import Answer, Command, Event, Facts, Part
 
 

@@ -8,9 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat
 from engine.spec.edit import Edit, ReplaceTokens
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Chat, SamplingParams
 from engine.wire.message import Count, Variant
 
 Tokens = Annotated[tuple[Count, ...], Meta(min_length=1)]

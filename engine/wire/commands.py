@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from engine.spec.cache import CacheSpec
-from engine.spec.capture import CaptureLevel
 from engine.spec.edit import Edit
-from engine.spec.model import ModelSpec, PagedAttentionName, RunnerName
+from engine.spec.model import CaptureLevel, ModelSpec, PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import breakpoints, devices, exporting, measurements, serving  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Chat, SamplingParams
 from engine.wire import breakpoints, comparison, devices, exporting, measurements, pictures, serving  # noqa: F401  # EVENTS has theirs too
 from engine.wire.message import Answer, Command, Part
 from engine.wire.message import Event as Event

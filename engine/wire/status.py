@@ -9,8 +9,7 @@ from msgspec import field
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
-from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
-from engine.spec.model import PagedAttentionName, RunnerName, WeightFormat
+from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel, PagedAttentionName, RunnerName, WeightFormat
 from engine.spec.sampling import SamplingParams
 from engine.wire.breakpoints import BreakpointHit, BreakpointState
 from engine.wire.changes import Change

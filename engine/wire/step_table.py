@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 
 from engine.spec.bookmark import Bookmark, BookmarkTarget, OnHead, OnPage, OnToken
-from engine.spec.presets import cache_name
+from engine.spec.cache import cache_name
 from engine.wire.records import SequenceStep, StepRecord
 
 COLUMNS = (

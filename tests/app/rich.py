@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from app.draw.grid import rows_of
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.cache import cache_preset, tuned
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Rows, Scale, Zero
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.breakpoints import BreakpointState
 from engine.wire.changes import EditMade, TokensForced
 from engine.wire.events import NodeAdded

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.models import Models
+from engine.spec.cache import cache_preset
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.spec.grid import SweepMode, SweepText, TextKind
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import (
     Bench,

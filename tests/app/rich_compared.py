@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from app.draw.grid import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPictures
-from engine.spec.presets import cache_named
+from engine.spec.cache import cache_named
 from engine.wire.comparison import ComparedSide, ComparedStep, ComparisonStarted, FirstDifference, OtherRun
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
 from tests.app import samples

@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.sampling import SamplingParams
 from engine.spec.terms import Term
 from engine.wire.comparison import ComparedSide, ComparedStep, ComparisonStarted, Opponent, OtherRun

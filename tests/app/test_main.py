@@ -30,11 +30,10 @@ from engine.garbage import garbage
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
+from engine.spec.cache import CacheSpec, cache_preset
+from engine.spec.condition import Breakpoint
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
+from engine.spec.sampling import Chat, Turn
 from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import SetKeptLimit, SetPace
 from engine.wire.events import Event, Restarted, StateChanged

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_preset, tuned
 from engine.spec.edit import (
     AddNoise,
     BiasLogits,
@@ -22,9 +22,7 @@ from engine.spec.edit import (
     Zero,
 )
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire import comparison, exporting, pictures
 from engine.wire.status import EngineStatus
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import add_places, header, paired, places_of, progress, seconds_since
 

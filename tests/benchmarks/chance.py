@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from engine.errors import InputError
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.capture import CaptureLevel
 from engine.spec.codec import uniform
-from engine.spec.condition import TokenSpan
+from engine.spec.condition import Breakpoint, TokenSpan
 from engine.spec.grid import SweepMode, SweepText
-from engine.spec.model import PagedAttentionName
+from engine.spec.model import CaptureLevel, PagedAttentionName
 from engine.wire import breakpoints, commands, devices, exporting, measurements, serving
 from engine.wire.changes import SequenceAdded
 from engine.wire.message import Command

@@ -142,8 +142,8 @@ def run_window(folder: Path, moment: str, way: str, seed: int) -> int:
 def _closer(program: Program, folder: Path, moment: str, way: str, chance: random.Random) -> object:
     from PySide6.QtCore import QTimer
 
+    from engine.spec.cache import cache_preset
     from engine.spec.grid import SweepMode, SweepText
-    from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt, SamplingParams
     from engine.wire.exporting import Export
     from engine.wire.measurements import Bench, Sweep

@@ -22,8 +22,7 @@ from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
 from engine.analysis.comparison.sides import LiveRun
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import header, paired, progress, smollm_shape
 

@@ -25,9 +25,8 @@ from engine.cache.layers.build import cache_argument
 from engine.device_time import DeviceTime, device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.capture import CaptureLevel
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
+from engine.spec.model import CaptureLevel
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import (
     GREEDY,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from tests.engine.session.failing import PHASES, failures, small
 from tests.engine.session.test_stepper_failures import LOSSY
 

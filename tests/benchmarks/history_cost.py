@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.history.state import SequenceState
 from engine.session.session import Session
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import note_ratios, smollm_shape
 from tests.engine.tiny import prompt_ids

@@ -40,8 +40,8 @@ def memory(source: str, dtype: str, context: int) -> dict[str, float]:
     """Bytes of a process that decodes at that context: before the model, at the end, and what model and cache are."""
     from engine.model.loader import load
     from engine.session.session import Session
+    from engine.spec.cache import cache_preset
     from engine.spec.model import ModelSpec
-    from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt
 
     own = psutil.Process()

@@ -55,8 +55,8 @@ def opened(engine: str) -> Client:
 
 def ask(client: Client, model: str, cache: str, tokens: int, prompt_tokens: int) -> None:
     """Send all commands of a run at once."""
+    from engine.spec.cache import cache_preset
     from engine.spec.model import ModelSpec
-    from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt
     from engine.wire.commands import Force, LoadModel, Run, SubmitPrompt
 

@@ -23,9 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.capture import CAPTURES, CaptureLevel
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
+from engine.spec.model import CAPTURES, CaptureLevel
 from tests.benchmarks.decode_speed import filled_session
 from tests.benchmarks.protocol import add_places, header, paired, places_of, seconds_since
 

@@ -26,7 +26,7 @@ def decoding(is_looking: bool, context: int, steps: int) -> dict[str, float]:
     """Bytes of a process in the middle of decode steps behind a prompt of `context` tokens, and at their end."""
     from engine.look.watch import Watcher
     from engine.session.session import Session
-    from engine.spec.presets import cache_preset
+    from engine.spec.cache import cache_preset
     from engine.spec.sampling import Prompt
     from engine.wire.commands import Watched
     from engine.wire.pictures import HeadRequest, WallRequest

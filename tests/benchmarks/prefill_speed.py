@@ -23,8 +23,7 @@ import torch
 from engine.device_time import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import (
     GREEDY,

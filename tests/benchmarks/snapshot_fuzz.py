@@ -249,8 +249,7 @@ def one_execution(path: Path, sound: Sound, seed: int, model: LoadedModel) -> st
 
 def sound_files(folder: Path) -> list[Sound]:
     """Whole files of several kinds, a few kilobytes each."""
-    from engine.spec.presets import PRESETS
-    from engine.spec.tuning import tuned
+    from engine.spec.cache import PRESETS, tuned
     from tests.engine.snapshot.sessions import begun, kept, small, step
 
     specs = (small("growing"), tuned(PRESETS["h2o"].spec, budget=12), small("paged"), small("kivi-4"), small("int8"))

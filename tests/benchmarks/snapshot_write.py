@@ -30,11 +30,9 @@ from engine.model.loader import LoadedModel, load
 from engine.session.live import LiveSequence
 from engine.session.session import Session
 from engine.snapshot.export import export
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from tests.benchmarks.protocol import header, paired, progress
 

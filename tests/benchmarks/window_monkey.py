@@ -28,9 +28,8 @@ from msgspec import structs
 from PySide6.QtWidgets import QApplication
 
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_label
 from engine.wire import commands
 from tests.benchmarks.chance import Chance
 from tests.benchmarks.live_program import PROMPT, Census, LiveProgram, nobody_waits

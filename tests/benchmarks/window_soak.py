@@ -25,10 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from PySide6.QtWidgets import QApplication
 
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.edit import Rows, Scale
-from engine.spec.presets import PRESETS
-from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch, Fork, GoTo, MakeEdit, RedoEdit, RemoveSequence, UndoEdit
 from tests.benchmarks.live_program import Census, LiveProgram, nobody_waits
 from tests.benchmarks.random_commands import write_models

@@ -22,12 +22,10 @@ from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
 from engine.spec import condition
+from engine.spec.cache import PRESETS, rule_spec, tuned
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS, rule_spec
-from engine.spec.retention import LayerBudgets
-from engine.spec.rules import RULES
+from engine.spec.retention import RULES, LayerBudgets
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.commands import PICTURES_PER_SECOND
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import prompt_ids
@@ -81,9 +79,9 @@ TRY_THE_RULE = """
 from engine.cli.caches import markdown_table
 from engine.cli.command_line import command_line
 from engine.session.session import Session
-from engine.spec.presets import PRESETS, cache_name, cache_named
+from engine.spec.cache import PRESETS, cache_name, cache_named
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
+from engine.spec.cache import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 assert "| `spread` | Evicts the keys whose numbers are spread least |" in markdown_table()
@@ -113,7 +111,7 @@ def test_a_row_and_a_class_as_they_stand_are_a_rule(tmp_path: Path) -> None:
         shutil.copy2(root / "tests" / name, tmp_path / "tests" / name)
     (row,) = re.findall(r"```python\n(RuleRow\(.*?)```", PAGES["architecture"], re.DOTALL)
     (made,) = re.findall(r"```python\n(class .*?)```", PAGES["architecture"], re.DOTALL)
-    rows, classes = tmp_path / "engine/spec/rules.py", tmp_path / "engine/cache/compressed/retention.py"
+    rows, classes = tmp_path / "engine/spec/retention.py", tmp_path / "engine/cache/compressed/retention.py"
     text = rows.read_text("utf-8")
     last = '        RuleRow(\n            "random",'
     assert text.count(last) == 1

@@ -11,8 +11,8 @@ from engine.analysis.reference import parity, reference
 from engine.cache.layers.growing import GrowingLayer
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
+from engine.spec.cache import cache_preset
 from engine.spec.model import SPLIT, WeightFormat
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from tests.gpu import faults
 from tests.gpu.models import DEVICE, ENCODER_CONFIG, cases, model_of, new_model, token_ids

@@ -18,10 +18,8 @@ from engine.errors import InputError
 from engine.look.source import PARTS, gather_rows, slots_of
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import ALL_PRESETS, CacheSpec, cache_named, fitted
 from engine.spec.codec import Part
-from engine.spec.presets import ALL_PRESETS, cache_named
-from engine.spec.tuning import fitted
 from engine.wire.status import ModelInfo
 from tests.effort import effort
 from tests.gpu import faults

@@ -29,12 +29,9 @@ from engine.session import sampler
 from engine.session.observe import Observation, checksums_of
 from engine.session.session import Session
 from engine.session.stepper import LaunchedAhead
-from engine.spec.cache import CacheSpec
-from engine.spec.capture import CAPTURES
-from engine.spec.model import RunnerName
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset, fitted
+from engine.spec.model import CAPTURES, RunnerName
 from engine.spec.sampling import NEWEST_DRAWS, LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import fitted
 from engine.to_device import HostNumber
 from engine.wire.records import StepRecord
 from tests.effort import effort

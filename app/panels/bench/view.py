@@ -21,8 +21,7 @@ from app.panels.bench import draw
 from app.panels.bench.draw import OTHERS, QUANTITIES, BenchOutcome, Curves
 from engine.counted import counted
 from engine.predict.capacity import context_length
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import FAMILIES, PRESETS, Family, cache_label, cache_summary, family_of
+from engine.spec.cache import FAMILIES, PRESETS, CacheSpec, Family, cache_label, cache_summary, family_of
 from engine.wire.measurements import Bench, Benched, BenchRow
 
 _DOT, _RING = 6.0, 13.0

@@ -26,8 +26,7 @@ from app.models.timeline import Timeline
 from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
-from engine.spec.breakpoints import Breakpoint, parsed, why_never
-from engine.spec.condition import HOW_TO_COMBINE, ROWS, help_lines
+from engine.spec.condition import HOW_TO_COMBINE, ROWS, Breakpoint, help_lines, parsed, why_never
 
 EXAMPLES = [quantity.example for quantity in ROWS]
 HEADS = (

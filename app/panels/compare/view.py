@@ -32,8 +32,8 @@ from app.models.loaded import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
 from app.panels.compare.maps import CompareMaps, CompareMapsState
+from engine.spec.cache import PRESETS
 from engine.spec.model import Dtype, ModelSpec
-from engine.spec.presets import PRESETS
 from engine.wire.commands import Cancel, EndComparison, StartComparison
 from engine.wire.comparison import ComparisonStarted, FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.pictures import AttentionPicture, Picture

@@ -15,8 +15,7 @@ from app.kit.fields import DecimalNumber, small_number
 from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
 from app.kit.theme import font_text
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_name
+from engine.spec.cache import CacheSpec, cache_name
 from engine.wire.measurements import DamageMap
 
 KIB = 1024

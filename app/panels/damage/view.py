@@ -33,8 +33,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, fitting_group
-from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
+from engine.spec.codec import BITS, DEFAULT_GROUP, GROUP, RESIDUAL, CodecSpec, Coding, fitting_group
 from engine.spec.parameter import Parameter
 from engine.wire.commands import SetCache
 from engine.wire.measurements import DamageMap, MapDamage

@@ -29,8 +29,7 @@ from app.kit.view import View
 from app.models import Models
 from engine.counted import counted
 from engine.errors import InputError
-from engine.spec.edit import Edit
-from engine.spec.edit_text import edit_text, parse_edit
+from engine.spec.edit import Edit, edit_text, parse_edit
 from engine.wire.commands import GoTo
 from engine.wire.measurements import EditMeasured, KeptRows
 from engine.wire.records import Candidate

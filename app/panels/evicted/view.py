@@ -32,7 +32,7 @@ from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
 from app.panels.evicted import draw
 from engine.counted import counted
-from engine.spec.presets import PRESETS, cache_label
+from engine.spec.cache import PRESETS, cache_label
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import Eviction, StepRecord
 from engine.wire.status import EngineStatus

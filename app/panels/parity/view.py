@@ -24,8 +24,7 @@ from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
 from app.models import Models
 from engine.counted import counted
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, cache_label
+from engine.spec.cache import PRESETS, CacheSpec, cache_label
 from engine.wire.comparison import OtherRun
 from engine.wire.measurements import CheckParity, ParityReport
 

@@ -25,7 +25,7 @@ from app.panels.prompt.turns import AnswerRow, TurnList
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_text
-from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
+from engine.spec.sampling import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
 from engine.wire.changes import Change, PromptAppended, SequenceAdded, SequenceForked
 from engine.wire.events import Previewed
 from engine.wire.page_events import ContinuedFrom

@@ -15,8 +15,7 @@ from app.kit.theme import Themed, current_theme, font_text
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
-from engine.spec.chat import TURN_ENDS
-from engine.spec.sampling import NEWEST_DRAWS, SamplingParams, stop_strings, stop_text
+from engine.spec.sampling import NEWEST_DRAWS, TURN_ENDS, SamplingParams, stop_strings, stop_text
 
 LONGEST_ANSWER = 256  # tokens of an answer in Chat, unless the user sets another limit
 MOST = 1_000_000  # of a number

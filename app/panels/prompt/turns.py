@@ -13,7 +13,7 @@ from app.kit.fields import SmallBox
 from app.kit.labels import plain_label
 from app.kit.theme import font_text
 from app.panels.prompt.editor import PromptEdit
-from engine.spec.chat import ROLES, Turn
+from engine.spec.sampling import ROLES, Turn
 
 MAX_LINES = 60  # of a turn that are visible at once
 FRAME = 18  # pixels around the lines

@@ -25,8 +25,7 @@ from app.panels.prompt.sampling import SamplingButton, SamplingOf, seed_field
 from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, PromptState, PromptText
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
-from engine.spec.chat import Chat
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Chat, Prompt, SamplingParams
 from engine.wire.commands import PreviewPrompt, Tokenize
 from engine.wire.events import Failed, Previewed, Tokenized
 from engine.wire.status import ModelInfo

@@ -22,10 +22,9 @@ from app.panels.sweep import draw
 from app.panels.sweep.draw import QUALITIES, Cloud, SweepOutcome
 from engine.counted import counted
 from engine.predict.capacity import context_length
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_summary, size_words
 from engine.spec.codec import parse_codec
 from engine.spec.grid import SweepMode, SweepText, TextKind, grid
-from engine.spec.presets import PRESETS, cache_summary, size_words
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import LEAST_KL, Sweep, SweepRow, Swept
 

@@ -13,14 +13,10 @@ from app.kit.changes import on_change
 from app.kit.fields import SmallBox
 from app.kit.knobs import CodecChoice, Knob
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import fitting_group
-from engine.spec.codecs import BITS, GROUP, RESIDUAL
+from engine.spec.cache import CacheSpec, fitted, rule_spec, tuned
+from engine.spec.codec import BITS, GROUP, RESIDUAL, fitting_group
 from engine.spec.parameter import Parameter
-from engine.spec.presets import rule_spec
-from engine.spec.retention import RetentionSpec
-from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS, RuleRow
-from engine.spec.tuning import fitted, tuned
+from engine.spec.retention import BUDGET, RATIO, RECENT, RULES, SINKS, RetentionSpec, RuleRow
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"
 KIVI_BITS = (2, 4, 8)  # the slider's values

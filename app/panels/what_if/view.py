@@ -33,8 +33,7 @@ from app.models.measurement import MeasurementState
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.counted import counted
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import mode_words
+from engine.spec.cache import CacheSpec, mode_words
 from engine.wire.commands import SetCache
 from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 

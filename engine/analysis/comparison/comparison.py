@@ -21,9 +21,8 @@ from engine.look.seen import Seen
 from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.lenses import LENSES
-from engine.spec.presets import cache_label
 from engine.spec.sampling import Prompt
 from engine.wire.comparison import ComparedStep, ComparisonScanned, ComparisonStarted, Opponent, TokenDivergence
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, RowRequest, Side, WallRequest

@@ -14,8 +14,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.source import PARTS, LiveSource, Source, row_at
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_label
+from engine.spec.cache import CacheSpec, cache_label
 from engine.wire.comparison import ComparedSide
 from engine.wire.pictures import Picture, PictureRequest
 

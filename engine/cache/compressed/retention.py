@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.spec.retention import RetentionSpec
-from engine.spec.rules import SNAPKV_WINDOW
+from engine.spec.retention import SNAPKV_WINDOW, RetentionSpec
 
 POOL_WIDTH = 5  # tokens; width of SnapKV's pooling
 

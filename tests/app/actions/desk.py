@@ -14,8 +14,8 @@ from app.actions import MENUS
 from app.control.actions import declared_in
 from app.models.kept_sessions import KeptSession
 from app.shell import Shell
+from engine.spec.cache import cache_preset
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_preset
 from engine.wire.commands import (
     GoTo,
     StartComparison,

@@ -13,11 +13,10 @@ from PySide6.QtGui import QGuiApplication
 from app.control.pace import PACES
 from app.kit.theme import current_theme
 from engine.saved.document import is_session
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.capture import CAPTURES
+from engine.spec.cache import PRESETS
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
-from engine.spec.model import PAGED_ATTENTION, RUNNERS, ModelSpec
-from engine.spec.presets import PRESETS
+from engine.spec.model import CAPTURES, PAGED_ATTENTION, RUNNERS, ModelSpec
 from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import (
     Cancel,

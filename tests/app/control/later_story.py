@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from app.models.export_plan import export_of
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
 from engine.spec.edit import Rows
 from engine.spec.model import BUNDLED_NAME, ModelSpec
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Chat, SamplingParams, Turn
 from engine.wire import commands, devices, events, exporting
 from engine.wire.changes import SamplingChanged, SequenceForked
 from engine.wire.comparison import OtherStep

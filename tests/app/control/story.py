@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.control.controller import Controller
 from app.kit.question import Question
 from app.models import Models
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.condition import Breakpoint
 from engine.wire import events
 from engine.wire.message import Command
 from engine.wire.records import StepRecord

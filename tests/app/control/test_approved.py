@@ -11,14 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from app.control.pace import PACES
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Mask, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Chat, Prompt, SamplingParams, Turn
 from engine.wire import breakpoints, commands, devices, events
 from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache

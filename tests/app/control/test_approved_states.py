@@ -16,13 +16,11 @@ from app.control import conditions
 from app.kit.question import Question
 from app.models.export_plan import export_of
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
+from engine.spec.cache import CacheSpec, cache_preset
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Mask, Rows, Zero
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Chat, Prompt, SamplingParams, Turn
 from engine.wire import breakpoints, commands, comparison, devices, events, exporting
 from engine.wire.breakpoints import BreakpointState
 from engine.wire.changes import EditMade

@@ -11,7 +11,7 @@ from app.control.controller import Controller
 from app.models import Models
 from app.models.comparison import SIDES
 from app.models.selection import WantedPair
-from engine.spec.presets import cache_named
+from engine.spec.cache import cache_named
 from engine.wire.commands import Cancel, EndComparison, StartComparison, TakePicture
 from engine.wire.comparison import ComparisonEnded, ComparisonScanned, FirstDifference, OtherRun, OtherStep
 from engine.wire.events import EngineLost, Event, Failed

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from app.control import conditions
 from app.models import Models
 from app.models.sequence_status import can_go_on
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, SuspendedStep, Work
 from tests.app import samples
 

@@ -4,8 +4,7 @@ from msgspec import structs
 
 from app.control.controller import Controller
 from app.models import Models
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import GoTo
 from engine.wire.events import EVENTS, BranchDeleted, CacheChanged, Failed, Restarted, StateChanged, WentTo

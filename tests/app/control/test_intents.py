@@ -5,9 +5,8 @@ from pathlib import Path
 from app.control.controller import Controller
 from app.models import Models
 from app.models.export_plan import export_of, whole_session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     BeginBranch,

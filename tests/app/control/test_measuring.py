@@ -7,8 +7,7 @@ from typing import cast
 from app.control.controller import Controller
 from app.models import Models
 from app.models.measurement import MeasurementState
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.wire.events import Failed
 from engine.wire.measurements import MapDamage, WhatIf
 from tests.app.fake_engine import FakeEngine

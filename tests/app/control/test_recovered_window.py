@@ -16,9 +16,9 @@ from app.kit.theme import current_theme
 from app.models.saved_view import SavedView, read_view, view_text
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.cache import cache_preset
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_preset
 from tests.app.driver import Driver
 
 STOP = "entropy > 2"

@@ -15,8 +15,8 @@ from app.start.arguments import parse
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of, spec_of
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.chat import Chat, Turn
+from engine.spec.condition import Breakpoint
+from engine.spec.sampling import Chat, Turn
 from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import Failed, Restarted, SessionOpened, StateChanged
 from engine.wire.status import OpenedFile

@@ -26,12 +26,10 @@ from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset, tuned
+from engine.spec.condition import Breakpoint
 from engine.spec.edit import Rows, Scale
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
-from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch, SetCache, SetSampling
 from engine.wire.status import EngineStatus
 from tests.app.conftest import sweep

@@ -15,8 +15,8 @@ from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep
-from engine.spec.chat import Chat, Turn
 from engine.spec.edit import Rows, Zero
+from engine.spec.sampling import Chat, Turn
 from engine.wire.changes import SequenceAdded
 from engine.wire.commands import GoTo
 from engine.wire.tree import Node

@@ -15,7 +15,7 @@ from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.condition import Breakpoint
 from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.events import BranchDeleted, Restarted, SessionOpened, WentTo
 from tests.app import samples

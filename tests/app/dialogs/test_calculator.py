@@ -13,10 +13,8 @@ from app.dialogs.cache import AUTOMATIC, MIB, PAGES, TOKENS, CacheDialog, PoolSi
 from app.dialogs.calculator import CONFIG, LOADED, TYPED, Calculator
 from app.draw.format import byte_size
 from app.shell import Shell
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.codec import CodecSpec, Coding, parse_codec, uniform
-from engine.spec.presets import PRESETS
-from engine.spec.tuning import tuned
 from engine.wire.commands import SetCache
 from tests.app import samples
 from tests.app.conftest import turn

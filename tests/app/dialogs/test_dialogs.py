@@ -29,11 +29,9 @@ from app.kit.dialog import Dialog
 from app.kit.fields import inset
 from app.kit.theme import DARK, apply_theme
 from app.shell import Shell
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.codec import CodecSpec, Coding, uniform
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
-from engine.spec.tuning import tuned
 from engine.wire.commands import LoadModel, Run, SetCache, SetKeptLimit
 from engine.wire.events import Restarted, StateChanged
 from tests.app import samples

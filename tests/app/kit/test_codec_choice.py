@@ -7,8 +7,7 @@ from PySide6.QtWidgets import QApplication, QComboBox
 
 from app.kit.knobs import CodecChoice
 from engine.errors import InputError
-from engine.spec.codec import CodecSpec, Coding, get_codec_names
-from engine.spec.codecs import CODECS
+from engine.spec.codec import CODECS, CodecSpec, Coding, get_codec_names
 
 
 @pytest.fixture

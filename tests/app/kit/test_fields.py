@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QDoubleSpinBox, QSpinBox, QWidget
 
 from app.dialogs.cache import CacheDialog
 from app.kit.fields import decimal_field, whole_field
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 
 
 def typed(field: QSpinBox | QDoubleSpinBox, text: str) -> None:

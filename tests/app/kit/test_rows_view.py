@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 from app.models import Models
 from app.panels.bench import draw
 from app.panels.bench.view import BenchView
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.commands import Cancel
 from engine.wire.measurements import Bench
 from engine.wire.status import Work

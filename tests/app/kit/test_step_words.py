@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.kit.step_words import change_words
+from engine.spec.cache import cache_named
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import (
     Change,

@@ -16,9 +16,8 @@ from app.models.breakpoints import Breakpoints, Search
 from engine.errors import InputError
 from engine.session.conditions import hits_at
 from engine.session.session import Session
-from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import TokenSpan
+from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit
 from engine.wire.changes import SequenceForked

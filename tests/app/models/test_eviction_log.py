@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.models.eviction_log import HELD, EvictionLog, logged_in, when_evicted
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.wire.records import Eviction, StepRecord
 from tests.app import samples
 

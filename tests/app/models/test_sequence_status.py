@@ -12,8 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.models import Models
 from app.models.sequence_status import fitting_sequence, sequence_status
 from app.shell import Shell
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.wire.breakpoints import BreakpointHit
 from engine.wire.commands import SetCache
 from engine.wire.events import StateChanged

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.models.status import NOT_YET, Status
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
 from tests.app import samples

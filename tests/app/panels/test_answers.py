@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtGui import QImage
 
 from app.shell import Shell
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.wire.events import CacheChanged
 from engine.wire.measurements import CheckParity, MapDamage, MeasureRegret, WhatIf
 from tests.app import samples

@@ -16,7 +16,7 @@ from app.models import Models
 from app.panels.compare.view import DISPLAYS
 from app.panels.prompt.view import PromptPanel
 from engine.spec.bookmark import Bookmark, OnToken
-from engine.spec.chat import Turn
+from engine.spec.sampling import Turn
 from engine.wire.comparison import TokenDivergence
 from engine.wire.events import Failed, Previewed, Tokenized
 from engine.wire.page_events import ContinuedFrom

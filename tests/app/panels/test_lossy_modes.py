@@ -12,9 +12,7 @@ from PySide6.QtWidgets import QComboBox, QSpinBox
 from app.dialogs.cache import CacheDialog
 from app.shell import Shell
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import FAMILIES, PRESETS, cache_preset, preset_of
-from engine.spec.tuning import fitted, tuned, value_of
+from engine.spec.cache import FAMILIES, PRESETS, CacheSpec, cache_preset, fitted, preset_of, tuned, value_of
 from tests.app.driver import Driver
 
 TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park."

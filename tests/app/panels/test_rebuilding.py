@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.spec.presets import cache_preset
-from engine.spec.tuning import tuned
+from engine.spec.cache import cache_preset, tuned
 from engine.wire.commands import SetCache
 from tests.app.panels.desk import PromptedDesk
 

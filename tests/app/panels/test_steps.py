@@ -13,11 +13,9 @@ from app.draw.format import byte_size, thousands
 from app.kit.provenance import source_of
 from app.models import Models
 from app.panels.next_token.view import TAKE
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch, Force, Fork
 from tests.app import samples
 from tests.app.driver import Driver

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.start.arguments import parse
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_named
 from engine.spec.codec import CodecSpec, Coding
-from engine.spec.presets import PRESETS, cache_named
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "int8/kivi-2", "paged+h2o", "paged+tova+int8", "sliding+exact/fp8"])

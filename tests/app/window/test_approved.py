@@ -31,9 +31,9 @@ from PySide6.QtWidgets import (
 from app.kit.segments import Segments
 from app.shell import Shell
 from app.window import status_line
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.cache import cache_preset
+from engine.spec.condition import Breakpoint
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
 from engine.wire.breakpoints import BreakpointState
 from engine.wire.commands import TakePicture, Tokenize, Watch
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, FormatHere, LoadForecast

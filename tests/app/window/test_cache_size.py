@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.draw.format import byte_size
 from app.kit.theme import font_text
 from app.shell import Shell
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn

@@ -14,7 +14,7 @@ from app.shell import Shell
 from app.start.settings import Settings
 from app.window.docks import LEAST_TOKENS
 from app.window.layouts import GRIDS
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn

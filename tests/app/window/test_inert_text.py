@@ -33,7 +33,7 @@ from app.kit.files import save_drawing
 from app.kit.labels import ElidedLabel
 from engine.__main__ import main
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.condition import Breakpoint
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import BeginBranch
 from tests.app.found import opened_menu

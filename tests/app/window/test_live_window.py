@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from tests.benchmarks.window_monkey import play
 from tests.benchmarks.window_soak import slope_of, soak
 from tests.effort import effort

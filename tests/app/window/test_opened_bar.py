@@ -13,8 +13,8 @@ from app.models.saved_view import view_text
 from app.models.sequence_status import rates
 from app.shell import Shell
 from app.start.settings import Settings
+from engine.spec.cache import cache_preset
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, Step, SubmitPrompt
 from engine.wire.events import EngineLost, Failed, SessionOpened, StateChanged

@@ -19,7 +19,7 @@ from app.kit.panel_rows import PANELS
 from app.panels.prompt.sampling import SamplingButton
 from app.shell import Shell
 from app.window.palette import NO_MATCH, Palette, found, rank
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.wire.commands import SetCache, Step
 from engine.wire.events import StateChanged
 from tests.app import samples

@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.window.phase_bar import phase_words
-from engine.spec.presets import cache_named
+from engine.spec.cache import cache_named
 from engine.wire.commands import Fork
 from engine.wire.status import Chosen, LayerDone, Scheduled, Written
 from tests.app.driver import Driver

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from app.shell import Shell
 from app.window.selectors import BESIDE_WORDS, source_name
+from engine.spec.cache import ALL_PRESETS, OPT_IN_PRESETS, cache_label, cache_preset
 from engine.spec.model import ModelSpec
-from engine.spec.presets import ALL_PRESETS, OPT_IN_PRESETS, cache_label, cache_preset
 from engine.wire.commands import LoadModel, SetCache
 from engine.wire.events import LocalModel, StateChanged
 from engine.wire.status import Work

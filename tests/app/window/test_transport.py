@@ -9,8 +9,8 @@ from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from app.window.transport import StepCounter, TransportButton
+from engine.spec.cache import cache_preset
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_preset
 from engine.wire.changes import EditMade
 from engine.wire.commands import UndoEdit
 from engine.wire.events import NodeAdded, StateChanged

@@ -24,10 +24,9 @@ from app.window.layouts import GRIDS
 from app.window.window import WHAT_CAN_BE_DROPPED
 from engine.saved.document import write_session
 from engine.saved.session import SavedSession
-from engine.spec.chat import Chat, Turn
 from engine.spec.edit import Rows
 from engine.spec.model import ModelSpec
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Chat, SamplingParams, Turn
 from engine.wire.commands import Cancel, LoadModel, OpenSnapshot, Run, Step, SubmitPrompt
 from engine.wire.events import SessionOpened, StateChanged
 from tests.app import samples

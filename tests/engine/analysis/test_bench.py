@@ -23,9 +23,7 @@ from engine.analysis.bench import (
     synthetic_ids,
 )
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
-from engine.spec.tuning import tuned
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.wire.commands import Cancel
 from engine.wire.events import Failed, StateChanged
 from engine.wire.measurements import Bench, Benched, BenchRefused, BenchRow

@@ -11,12 +11,10 @@ from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.session.sequence_commands import continue_with
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.codec import uniform
 from engine.spec.edit import Edit, Mask, Overwrite, Replacement, ReplaceTokens, Rows, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.measurements import CheckParity
 from engine.wire.status import Chosen, PhaseReached
 from tests.engine.analysis.live import WINDOW, checked, started

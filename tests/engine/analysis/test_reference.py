@@ -14,8 +14,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from tests.effort import effort
 from tests.engine.tiny import CONFIGS, model_of, prompt_ids

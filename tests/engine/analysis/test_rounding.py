@@ -18,9 +18,8 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 

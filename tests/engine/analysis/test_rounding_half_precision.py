@@ -14,8 +14,7 @@ from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION
 from engine.session.prompt import first_ids
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt
 from tests.effort import effort
 from tests.engine.tiny import CONFIGS, ENCODER_DECODERS, config_dict, model_of, prompt_ids, random_model

@@ -16,9 +16,8 @@ from engine.analysis import sweep as texts_module
 from engine.analysis.reference import greedy, reference
 from engine.analysis.sweep import recall_tokens, sweep, tokens_of
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.grid import SweepMode, SweepText, grid
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import LEAST_KL, SweepRow, Unavailable
 from tests.engine.cli.conftest import Twin

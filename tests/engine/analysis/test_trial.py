@@ -13,14 +13,12 @@ from engine.analysis.what_if import shifts
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.codec import uniform
 from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.commands import LoadModel, Run, SubmitPrompt
 from engine.wire.events import Failed
 from engine.wire.measurements import (

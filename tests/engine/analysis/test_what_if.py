@@ -18,12 +18,10 @@ from engine.look.divergence import kl_divergence
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.retention import LayerBudgets
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.commands import Force, LoadModel, Run, Step, SubmitPrompt
 from engine.wire.events import Event, Failed
 from engine.wire.measurements import MapDamage, MeasureRegret, Regret, WhatIf, WhatIfAnswer

@@ -8,9 +8,8 @@ import torch
 from engine.cache.row_delta import NO_ROWS, RowDelta, hull
 from engine.cache.sequence_cache import SequenceCache
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from tests.effort import effort

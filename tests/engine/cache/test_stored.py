@@ -11,11 +11,9 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredPart
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.codec import CodecSpec, Coding, get_codec_names, uniform
-from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 from tests.engine.told import approve, told
 

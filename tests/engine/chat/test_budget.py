@@ -10,7 +10,7 @@ import pytest
 from engine.chat import budget, sandbox
 from engine.chat.budget import RenderBudget, TemplateTooExpensive
 from engine.chat.template import ChatTemplate, TemplateFailed
-from engine.spec.chat import Chat, Turn
+from engine.spec.sampling import Chat, Turn
 
 
 @pytest.mark.parametrize(

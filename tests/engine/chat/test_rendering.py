@@ -9,7 +9,7 @@ import pytest
 from engine.chat.template import NO_TEMPLATE, encode_chat, template_names
 from engine.errors import InputError
 from engine.model.tokenizer import load_tokenizer, special_ids
-from engine.spec.chat import Chat, Turn, chat_of_json
+from engine.spec.sampling import Chat, Turn, chat_of_json
 from tests.engine.chat.templates import CHATML, RAISES, SPECIALS, PlainTokenizer, write_chat_tokenizer
 
 CHAT = Chat((Turn("system", "be short"), Turn("user", "hi")))

@@ -11,7 +11,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from engine.chat import budget
 from engine.chat.template import ChatTemplate, Rendered, TemplateFailed
-from engine.spec.chat import Chat, Turn
+from engine.spec.sampling import Chat, Turn
 from tests.engine.chat.templates import CHATML, HOSTILE, LLAMA_WITH_DATE, NEEDS_TOOLS, RAISES, THINKING
 
 CHAT = Chat(

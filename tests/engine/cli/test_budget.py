@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from tests.engine.cli.test_params import found, llama, refused
 from tests.engine.predict.formulas import sum_of
 

@@ -11,8 +11,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli.arguments import add_cache_arguments, all_parameters, spec_of
-from engine.spec.presets import PRESETS, cache_name, cache_named
-from engine.spec.tuning import value_of
+from engine.spec.cache import PRESETS, cache_name, cache_named, value_of
 from tests.engine.tiny import prompt_ids, write_config
 
 IDS = ",".join(map(str, prompt_ids(60)))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from engine.__main__ import main
-from engine.spec.presets import ALL_PRESETS
+from engine.spec.cache import ALL_PRESETS
 
 
 def test_caches_lists_every_mode(capsys: pytest.CaptureFixture[str]) -> None:

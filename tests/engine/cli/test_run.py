@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from engine.model.runners.decoder import FusedDecoder
 from engine.snapshot import save_cache
 from engine.snapshot.read import SnapshotFile
+from engine.spec.cache import PRESETS
 from engine.spec.condition import ROWS
-from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.tiny import write_config
 

@@ -14,7 +14,7 @@ from engine.analysis import reference as compare
 from engine.cache.layers.growing import GrowingLayer
 from engine.cache.paged.layer import PagedLayer
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from tests.effort import effort
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.tiny import write_config

@@ -14,10 +14,9 @@ import torch
 from engine.cli.command_line import run_command_line
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES, TABLE
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest, WallPicture, WallRequest
 from tests.engine.analysis.comparison.comparisons import compared, comparison_of

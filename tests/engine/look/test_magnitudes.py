@@ -12,10 +12,9 @@ from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import MEDIANS, Blocks, magnitudes_of
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import HeadPicture, HeadRequest, OutliersPicture, OutliersRequest, WallPicture, WallRequest
 from tests.engine.session.pasts import SPECS

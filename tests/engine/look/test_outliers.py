@@ -15,7 +15,7 @@ from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.outliers import largest, most_attended
 from engine.look.source import Rows
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import OutliersPicture, OutliersRequest
 from tests.engine.session.pasts import SPECS

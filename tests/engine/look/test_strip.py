@@ -18,7 +18,7 @@ from engine.model.runners.launch import Launches, ReplayFunction, RerunRecorder,
 from engine.model.runners.runners import OwnForward, Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.capture import CAPTURES, CaptureLevel
+from engine.spec.model import CAPTURES, CaptureLevel
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.pictures import HeadRequest
 from engine.wire.records import StepRecord

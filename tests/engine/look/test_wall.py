@@ -17,10 +17,9 @@ from engine.look.pictures import take
 from engine.look.seen import Seen
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.edit_text import parse_edit
+from engine.spec.cache import PRESETS, CacheSpec
+from engine.spec.edit import parse_edit
 from engine.spec.lenses import TABLE
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
 from tests.engine.look.walls import assert_same

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from engine.look.watch import Watcher
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched

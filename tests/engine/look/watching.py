@@ -11,9 +11,8 @@ from app.models.pictures import Pictures, kind_of
 from engine.look.tile_statistics import TileStatistics
 from engine.look.watch import Watcher
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import CodecSpec, Coding
-from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.codec import parse_codec
-from engine.spec.edit_text import parse_edit
+from engine.spec.edit import parse_edit
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.measurements import CheckParity, MapDamage, MeasureRegret, WhatIf
 from tests.engine.loop.story import Script, Story, answers

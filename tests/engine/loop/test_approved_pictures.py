@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.spec.cache import CacheSpec
-from engine.spec.edit_text import parse_edit
+from engine.spec.cache import CacheSpec, cache_named, tuned
+from engine.spec.edit import parse_edit
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.pictures import (
     AttentionRequest,

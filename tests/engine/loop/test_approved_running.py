@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
-from engine.spec.condition import TokenSpan
-from engine.spec.edit_text import parse_edit
+from engine.spec.cache import CacheSpec, cache_named, tuned
+from engine.spec.condition import Breakpoint, TokenSpan
+from engine.spec.edit import parse_edit
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_named
-from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import tuned
+from engine.spec.sampling import Chat, LogitBias, Prompt, SamplingParams, Turn
 from engine.wire import commands as c
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.comparison import OtherFile, OtherRun, OtherStep

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
-from engine.spec.cache import CacheSpec
-from engine.spec.condition import TokenSpan
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named
+from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan
 from engine.wire.breakpoints import AttentionMeasured, AttentionPlace, BreakpointHit, MeasureAttention, SetBreakpoints
 from engine.wire.commands import Force, GoTo, Run, SetCache, StartComparison, Step
 from engine.wire.comparison import ComparedStep, OtherRun

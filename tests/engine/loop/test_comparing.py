@@ -9,9 +9,8 @@ import pytest
 from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
 from engine.analysis.comparison.sides import LiveRun
 from engine.look.finer import Finer
+from engine.spec.cache import cache_named, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_named, cache_preset
-from engine.spec.tuning import tuned
 from engine.wire.commands import (
     Cancel,
     EndComparison,

@@ -8,9 +8,8 @@ import pytest
 from msgspec import structs
 from safetensors import safe_open
 
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     ChoosePagedAttention,

@@ -10,7 +10,7 @@ from engine import errors
 from engine.analysis import what_if
 from engine.loop.measuring import GIVEN_UP
 from engine.session.rerun import Reruns
-from engine.spec.presets import cache_named, cache_preset
+from engine.spec.cache import cache_named, cache_preset
 from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakePicture
 from engine.wire.events import Cancelled, Done, Failed, StateChanged
 from engine.wire.measurements import WhatIf, WhatIfAnswer

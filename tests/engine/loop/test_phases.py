@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.client.pulse import BUSY_S, HANGS_S, Pulse
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.wire.commands import (
     Cancel,
     Force,

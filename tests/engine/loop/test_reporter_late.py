@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.look.ring import ObservationRing, PlainSlot
-from engine.spec.breakpoints import Breakpoint
+from engine.spec.condition import Breakpoint
 from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import GoTo, Pause, Run, SetCapture, Step, Watch, Watched
 from engine.wire.events import EngineLost, Failed, WentTo

@@ -14,9 +14,8 @@ from engine.model import attention
 from engine.model.attention import explicit_weights, without_hidden
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import AttentionPicture, AttentionRequest
 from tests.engine.largest import largest_tensor

@@ -16,9 +16,8 @@ from engine.model.loader import LoadedModel
 from engine.model.runners.runners import Runners
 from engine.model.weights import device_map_of, layer_devices
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, fitted
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import fitted
 from tests.engine.card import CARD, card, has_card
 from tests.engine.card_streams import Card
 from tests.engine.session.failing import small

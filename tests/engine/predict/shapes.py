@@ -6,8 +6,7 @@ from typing import Any
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of
-from engine.spec.presets import PRESETS
-from engine.spec.tuning import tuned
+from engine.spec.cache import PRESETS, tuned
 
 LLAMA_8B = CacheGeometry.uniform(32, 8, 128)
 

@@ -10,8 +10,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit
 from engine.predict.bytes import Fill, page_bytes, predict, why_no_sharing
 from engine.predict.capacity import cache_capacity, most_tokens, pool_pages, tokens_at_once
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_name
+from engine.spec.cache import CacheSpec, cache_name
 from tests.engine.geometry.tiny_configs import TINY
 from tests.engine.spec.modes import BY_LAYER, MODES
 from tests.engine.tiny import config_dict

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of, tokens_that_fit
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from tests.engine.predict.shapes import LLAMA_8B, spec_of, total
 

@@ -12,12 +12,10 @@ from engine.errors import InputError
 from engine.predict.budget import BudgetSpec, budget_of
 from engine.predict.capacity import is_pageable
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, Preset, tuned
 from engine.spec.codec import get_codec_names, parse_codec
-from engine.spec.presets import PRESETS, Preset
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -10,7 +10,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of
 from engine.predict.bytes import CacheFormula, LayerNeed
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.terms import MOST_TERMS, Term, of_all_layers, of_one_layer
 from tests.engine.predict.formulas import evaluated, sum_of

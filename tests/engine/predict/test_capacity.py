@@ -12,11 +12,9 @@ from engine.errors import InputError
 from engine.model.loader import load
 from engine.predict.capacity import most_tokens
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.tiny import config_dict, model_of, prompt_ids
 
 SPECS = {

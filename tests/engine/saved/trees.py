@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.saved.session import SavedSession
 from engine.spec import bookmark, edit
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import SamplingParams
 from engine.wire import changes
 from engine.wire.records import StopReason

@@ -21,7 +21,7 @@ from engine.seeds.page import TABLES, page, shown
 from engine.seeds.serving import allocated_lines, max_lines
 from engine.seeds.shapes import TensorSheet, logit_lines, shape_lines, softmax_by_hand
 from engine.session.driver import ModeDriver
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of
 from tests.engine.told import approve

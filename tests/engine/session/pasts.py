@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 SCORED = {"budget": 20, "sinks": 2, "window": 4}

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from engine.history.history import BoundedLog
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.page_map import PageCell, PageMaps
 from tests.engine.cache.paged.tables import state_of

@@ -12,9 +12,8 @@ from engine.model.loader import LoadedModel, load
 from engine.session.sequence_commands import answer_of, continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
 from engine.spec.model import ModelSpec
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Chat, Prompt, SamplingParams, Turn
 from tests.engine.chat.templates import SPECIALS, write_chat_tokenizer
 from tests.engine.tiny import COMMON
 

@@ -18,9 +18,8 @@ from engine.model.runners.runners import Runners
 from engine.session import stepper
 from engine.session.session import Session
 from engine.session.stepper import LaunchedAhead
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.model import RunnerName
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.records import StepRecord
 from engine.wire.status import Chosen, PhaseReached

@@ -11,9 +11,8 @@ from msgspec import structs
 from engine.model.runners.runners import Runners
 from engine.session import stepper
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.model import RunnerName
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.page_events import PageMoved
 from engine.wire.records import StepRecord

@@ -11,11 +11,9 @@ from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.session.sequence_commands import branch, continue_with, delete_branch, join, redo_edit, undo_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.edit_text import parse_edit
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named, tuned
+from engine.spec.edit import parse_edit
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch
 from tests.engine.tiny import model_of, prompt_ids
 from tests.engine.told import approve, digest, told

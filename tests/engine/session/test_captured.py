@@ -12,10 +12,9 @@ from engine.look.packing import Packing
 from engine.look.probe import attention_measures
 from engine.session.captured import COSTS_KEPT, Captured
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.capture import CAPTURES, CaptureLevel
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform
-from engine.spec.presets import cache_preset
+from engine.spec.model import CAPTURES, CaptureLevel
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.pictures import RowPicture, RowRequest
 from tests.engine.session.records import assert_same_records

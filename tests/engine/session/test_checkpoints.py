@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.page_events import KEPT, PageEvicted
 from tests.engine.session.histories import MODES, difference, stands

@@ -7,7 +7,7 @@ import torch
 
 from engine.session.chunks import LARGEST, MEMORY_BYTES, SMALLEST, PrefillPlan, power_of_two
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt
 from tests.effort import effort
 from tests.engine.predict.test_bytes import small

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt
 from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids

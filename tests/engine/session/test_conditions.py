@@ -14,10 +14,8 @@ from engine.look.row_norms import norm_ratio, norms_before
 from engine.predict.capacity import setting_of
 from engine.session.conditions import SessionSurroundings, check_can_hold, hits_at, measured, not_compared
 from engine.session.session import Session
-from engine.spec.breakpoints import parsed
-from engine.spec.cache import CacheSpec
-from engine.spec.condition import TokenSpan
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named
+from engine.spec.condition import TokenSpan, parsed
 from engine.spec.sampling import Prompt
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention
 from engine.wire.condition_values import RECENT, ConditionEvaluator, recorded_attention

@@ -14,11 +14,9 @@ from engine.session.editing import make_edit
 from engine.session.replay import Replay, repeat_change
 from engine.session.sequence_commands import answer_of, continue_with, preview
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.chat import JOINED_END, PLAIN_END, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import BiasLogits
-from engine.spec.presets import PRESETS
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import JOINED_END, PLAIN_END, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Prompt, SamplingParams, Turn
 from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
 from engine.wire.events import ForkMade

@@ -12,6 +12,7 @@ from engine.session.editing import make_edit
 from engine.session.replay import Replay
 from engine.session.sequence_commands import redo_edit, undo_edit
 from engine.session.session import Session
+from engine.spec.cache import PRESETS
 from engine.spec.edit import (
     AddNoise,
     BiasLogits,
@@ -25,7 +26,6 @@ from engine.spec.edit import (
     Scale,
     Zero,
 )
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceAdded
 from engine.wire.status import LayerDone, PhaseReached

@@ -8,10 +8,9 @@ import torch
 from engine.session.editing import make_edit
 from engine.session.sequence_commands import undo_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.edit import AddNoise, BiasLogits, Edit, Mask, Overwrite, ReplaceTokens, Rows, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from tests.effort import effort
 from tests.engine.faults import Injected, failing_at

@@ -14,9 +14,8 @@ from engine.errors import InputError
 from engine.model.batch import Batch
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import Drop, Mask, Pin, Rows
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from tests.engine.session.edited import edit_copy, edit_live, rows_of, running
 from tests.engine.session.sessions import started

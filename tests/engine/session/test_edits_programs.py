@@ -12,8 +12,8 @@ from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.session.sequence_commands import redo_edit, undo_edit
 from engine.session.session import Session
+from engine.spec.cache import PRESETS
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from tests.effort import effort
 from tests.engine.session.sessions import same, tensors

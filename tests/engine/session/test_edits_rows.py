@@ -11,8 +11,8 @@ from engine.errors import InputError
 from engine.look.candidates import NUM_CANDIDATES
 from engine.session.edits.apply import apply_edit
 from engine.session.session import Session
+from engine.spec.cache import PRESETS
 from engine.spec.edit import AddNoise, Drop, Overwrite, Rows, Scale, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from tests.engine.session.edited import copy_of, edit_copy, logits_over, rows_of, running
 from tests.engine.snapshot.sessions import small

@@ -13,8 +13,8 @@ from engine.history.state import SequenceState
 from engine.session.editing import make_edit
 from engine.session.sampler import choose
 from engine.session.session import Session
+from engine.spec.cache import PRESETS
 from engine.spec.edit import BiasLogits, Edit, Mask, ReplaceTokens, Rows, Scale, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.changes import EditMade
 from tests.engine.session.edit_sessions import begun, marks, same, state, step

@@ -15,11 +15,9 @@ from engine.model.loader import LoadedModel
 from engine.session.driver import ModeDriver
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.measurements import CheckParity
 from tests.effort import effort
 from tests.engine.snapshot.sessions import small

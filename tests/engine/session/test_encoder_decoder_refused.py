@@ -7,11 +7,9 @@ import pytest
 from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.edit import Drop, Rows
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.session.test_encoder_decoder import started
 from tests.engine.tiny import model_of, prompt_ids
 

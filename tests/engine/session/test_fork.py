@@ -13,10 +13,8 @@ from engine.errors import InputError
 from engine.history.state import Run
 from engine.session.sequence_commands import join
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.pictures import (
     AttentionPicture,
     AttentionRequest,

@@ -9,10 +9,8 @@ from engine.cache.lost_rows import LostStep
 from engine.cache.sequence_cache import SequenceCache
 from engine.session.kept import SessionState
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from engine.model.batch import Batch, Result
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.condition import TokenSpan
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.condition_values import RECENT, recorded_attention
 from engine.wire.pictures import AttentionRequest

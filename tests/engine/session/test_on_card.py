@@ -15,11 +15,9 @@ from engine.model.runners.launch import ReplayFunction, RerunRecorder, StepFunct
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.session.stepper import LaunchedAhead
-from engine.spec.capture import CaptureLevel
-from engine.spec.model import RunnerName
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, fitted
+from engine.spec.model import CaptureLevel, RunnerName
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import fitted
 from tests.effort import effort
 from tests.engine.card import card, has_card, moved
 from tests.engine.card_streams import Card

@@ -7,8 +7,7 @@ import pytest
 from engine.errors import InputError
 from engine.session.prefixes import answer_of
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.sampling import Prompt
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, TakePrefixTree
 from tests.engine.tiny import prompt_ids, tiniest_model

@@ -10,10 +10,8 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.replay import Replay, check_can_be_replayed
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_preset
+from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.commands import Redo
 from engine.wire.pictures import RowPicture, RowRequest
 from tests.engine.tiny import model_of, prompt_ids

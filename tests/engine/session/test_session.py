@@ -11,8 +11,7 @@ import torch
 from engine.errors import InputError
 from engine.model.batch import Batch, Result
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt
 from tests.engine.session.sessions import GROWING, LOSSLESS, started
 from tests.engine.tiny import model_of, prompt_ids

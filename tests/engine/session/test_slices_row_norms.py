@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.presets import cache_preset
+from engine.spec.cache import cache_preset
 from engine.wire.pictures import (
     HeadPicture,
     HeadRequest,

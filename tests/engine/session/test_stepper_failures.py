@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from engine.errors import Cancelled, InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from tests.effort import effort

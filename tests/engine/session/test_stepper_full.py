@@ -7,10 +7,8 @@ import pytest
 from engine.errors import InputError
 from engine.history.state import Run
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_named
+from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -7,9 +7,8 @@ import pytest
 from engine.session.editing import make_edit
 from engine.session.replay import Replay
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import ReplaceTokens, Rows, Zero
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.status import Chosen, PhaseReached
 from tests.engine.session.histories import Stood, difference, stands

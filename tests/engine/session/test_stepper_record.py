@@ -16,7 +16,7 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.status import Work

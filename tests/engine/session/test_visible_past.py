@@ -12,11 +12,9 @@ from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.snapshot.write import materialised
-from engine.spec.cache import CacheSpec, Quantizer
+from engine.spec.cache import CacheSpec, Quantizer, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.pictures import (
     AttentionPicture,
     AttentionRequest,

@@ -11,11 +11,9 @@ import pytest
 from engine.errors import InputError
 from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec, Quantizer
+from engine.spec.cache import CacheSpec, Quantizer, cache_preset, tuned
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.pictures import (
     HeadPicture,
     HeadRequest,

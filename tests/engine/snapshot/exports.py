@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -11,11 +11,9 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.write import Snapshot, write_snapshot
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.retention import LayerBudgets
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from tests.engine.cache.compressed.test_cache_going_back import assert_alike, kept_of

@@ -16,9 +16,8 @@ from engine.snapshot.diff import difference
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import Verified, verified, verify
-from engine.spec.edit_text import parse_edit
-from engine.spec.presets import PRESETS
-from engine.spec.tuning import tuned
+from engine.spec.cache import PRESETS, tuned
+from engine.spec.edit import parse_edit
 from engine.wire.pictures import WallRequest
 from tests.benchmarks.snapshot_fuzz import survives, used
 from tests.effort import effort

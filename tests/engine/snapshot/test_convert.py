@@ -23,8 +23,8 @@ from engine.snapshot.export import export
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.session_script import is_row_tensor, sequence_in, write_session
 from engine.spec.bookmark import Bookmark, OnStep
+from engine.spec.cache import PRESETS
 from engine.spec.model import RESOURCES, ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import DrawRule, LogitBias, Prompt, SamplingParams
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord

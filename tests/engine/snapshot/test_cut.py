@@ -15,7 +15,7 @@ from engine.snapshot.gather import written_by
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
-from engine.spec.edit_text import parse_edit
+from engine.spec.edit import parse_edit
 from engine.wire.exporting import Export
 from tests.engine.snapshot.crafted import changed
 from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small

@@ -16,8 +16,7 @@ from engine.session.session import Session
 from engine.snapshot import diff
 from engine.snapshot.diff import SnapshotDifference, difference, row_errors
 from engine.snapshot.read import SnapshotFile
-from engine.spec.presets import PRESETS
-from engine.spec.tuning import tuned
+from engine.spec.cache import PRESETS, tuned
 from tests.engine.snapshot.sessions import begun, kept, small
 from tests.engine.snapshot.test_read import sparse
 

@@ -20,9 +20,9 @@ from engine.snapshot import write
 from engine.snapshot.convert import FIRST_WORDS
 from engine.snapshot.export import estimate, export
 from engine.snapshot.read import SnapshotFile
-from engine.spec.edit_text import parse_numbers
+from engine.spec.cache import PRESETS
+from engine.spec.edit import parse_numbers
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord

@@ -20,10 +20,9 @@ from engine.session.session import Session
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import misfit, resumed, why_not_resumable
 from engine.snapshot.verify import verified
+from engine.spec.cache import PRESETS, cache_named, tuned
 from engine.spec.edit import Mask, Pin, Rows, Zero
-from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.pictures import RowRequest
 from tests.effort import effort
 from tests.engine.geometry.tiny_configs import TINY

@@ -17,11 +17,10 @@ from engine.session.session import Session
 from engine.snapshot.export import export
 from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import SnapshotFile
+from engine.spec.cache import PRESETS, tuned
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from tests.engine.session.sessions import set_state

@@ -25,10 +25,8 @@ from engine.snapshot.pyramid import SharedTensors
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
 from engine.snapshot.write import Snapshot, write_snapshot
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.snapshot.exports import session_of
 from tests.engine.snapshot.sessions import kept, step
 from tests.engine.snapshot.sessions import snapshot as of_session

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import ALL_PRESETS, CacheSpec, cache_named, tuned
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.presets import ALL_PRESETS, cache_named
 from engine.spec.retention import RetentionSpec
-from engine.spec.tuning import tuned
 
 BY_LAYER = CodecSpec(Coding("int8"), Coding("exact"), (LayerCoding(1, Coding("kivi-4", 16, 32), Coding("fp8-head")),))
 MODES: dict[str, CacheSpec] = {name: preset.spec for name, preset in ALL_PRESETS.items()} | {

@@ -11,23 +11,25 @@ import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, Part, codec_name, codec_summary, get_codec_names, parse_codec, recoded
-from engine.spec.grid import takes_codecs
-from engine.spec.presets import (
+from engine.spec.cache import (
+    CacheSpec,
     cache_label,
     cache_name,
     cache_named,
     cache_summary,
     family_of,
+    fitted,
     mode_detail,
     mode_words,
     parameters_of,
     preset_of,
     size_words,
+    tuned,
+    value_of,
 )
+from engine.spec.codec import CodecSpec, Coding, Part, codec_name, codec_summary, get_codec_names, parse_codec, recoded
+from engine.spec.grid import takes_codecs
 from engine.spec.retention import RetentionSpec, parse_budget
-from engine.spec.tuning import fitted, tuned, value_of
 from tests.engine.spec.modes import MODES
 from tests.engine.told import approve, told
 

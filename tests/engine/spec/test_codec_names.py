@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_name, cache_named
 from engine.spec.codec import (
     CodecSpec,
     Coding,
@@ -19,7 +19,6 @@ from engine.spec.codec import (
     parse_codec,
     uniform,
 )
-from engine.spec.presets import cache_name, cache_named
 
 
 @st.composite

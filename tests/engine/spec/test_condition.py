@@ -7,22 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.spec.breakpoints import (
-    MAX_BREAKPOINTS,
-    Breakpoint,
-    ConditionSetting,
-    parsed,
-    read_breakpoints,
-    why_never,
-    written_breakpoints,
-)
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.condition import (
+    MAX_BREAKPOINTS,
     QUANTITIES,
     ROWS,
     SIGNS,
     And,
+    Breakpoint,
     Condition,
+    ConditionSetting,
     ConditionTerm,
     Not,
     Or,
@@ -30,9 +24,12 @@ from engine.spec.condition import (
     TokenSpan,
     comparisons_of,
     help_lines,
+    parsed,
+    read_breakpoints,
     spans_of,
+    why_never,
+    written_breakpoints,
 )
-from engine.spec.presets import cache_named
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False).map(lambda x: x + 0.0)
 PATTERNS = st.sampled_from([r"\bcat\b", 'say "no"', r"\d+$", "a|b", r"\\", "(?i)x{2,3}", 'quoted \\" one'])

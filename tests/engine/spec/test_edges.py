@@ -12,17 +12,14 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, tokens_that_fit
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken, check_bookmarks
-from engine.spec.breakpoints import parsed
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import MAX_CHARS, MAX_TURNS, Chat, Turn
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.condition import TokenSpan, check_pattern
-from engine.spec.edit import AddNoise, BiasLogits, Drop, Mask, Overwrite, ReplaceTokens, Rows, Zero
-from engine.spec.edit_text import parse_numbers
+from engine.spec.condition import TokenSpan, check_pattern, parsed
+from engine.spec.edit import AddNoise, BiasLogits, Drop, Mask, Overwrite, ReplaceTokens, Rows, Zero, parse_numbers
 from engine.spec.grid import SweepText
 from engine.spec.model import ModelSpec
 from engine.spec.retention import RetentionSpec
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import MAX_CHARS, MAX_TURNS, Chat, Prompt, SamplingParams, Turn
 from tests.engine.tiny import config_dict
 
 LLAMA = CacheGeometry.from_config(config_dict("llama"))  # 2 layers, 2 kv heads of 16 channels, 128 tokens

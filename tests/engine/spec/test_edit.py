@@ -11,6 +11,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.edit import (
     EDITS,
+    FORMS,
     AddNoise,
     BiasLogits,
     Drop,
@@ -22,8 +23,9 @@ from engine.spec.edit import (
     Rows,
     Scale,
     Zero,
+    edit_text,
+    parse_edit,
 )
-from engine.spec.edit_text import FORMS, edit_text, parse_edit
 from tests.engine.tiny import config_dict
 
 GEOMETRY = CacheGeometry.from_config(config_dict("llama"))  # 2 layers, 2 kv heads of 16 channels, 128 tokens

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InputError
+from engine.spec.cache import PRESETS, with_budget
 from engine.spec.codec import parse_codec
 from engine.spec.grid import SweepText, grid, parse_budgets
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import with_budget
 
 EXACT, INT8, APART = (parse_codec(name) for name in ("exact", "int8", "int8/kivi-4"))
 

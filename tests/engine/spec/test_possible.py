@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spec.breakpoints import ConditionSetting, why_never
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import And, Condition, ConditionTerm, Not, Or, Truth
+from engine.spec.condition import And, Condition, ConditionSetting, ConditionTerm, Not, Or, Truth, why_never
 
 SETTING = ConditionSetting(CacheSpec(), is_compared=False, max_tokens=4)
 SIGNS = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__, "=": float.__eq__,

@@ -8,21 +8,10 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import (
-    CodecSpec,
-    Coding,
-    LayerCoding,
-    codec_name,
-    codec_summary,
-    get_codec_names,
-    parse_codec,
-    uniform,
-)
-from engine.spec.codecs import CODECS
-from engine.spec.layouts import LAYOUTS
-from engine.spec.presets import (
+from engine.spec.cache import (
+    LAYOUTS,
     PRESETS,
+    CacheSpec,
     cache_label,
     cache_name,
     cache_named,
@@ -32,9 +21,21 @@ from engine.spec.presets import (
     parameters_of,
     preset_of,
     size_words,
+    tuned,
+    value_of,
 )
-from engine.spec.rules import RULES
-from engine.spec.tuning import tuned, value_of
+from engine.spec.codec import (
+    CODECS,
+    CodecSpec,
+    Coding,
+    LayerCoding,
+    codec_name,
+    codec_summary,
+    get_codec_names,
+    parse_codec,
+    uniform,
+)
+from engine.spec.retention import RULES
 
 
 def combinations() -> list[str]:

@@ -6,11 +6,9 @@ import pytest
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_named, fitted, tuned, value_of
 from engine.spec.codec import coding_of, fitting_group
-from engine.spec.presets import PRESETS, cache_named
 from engine.spec.retention import LayerBudgets
-from engine.spec.tuning import fitted, tuned, value_of
 
 H2O = PRESETS["h2o"].spec
 

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.breakpoints import Breakpoint
-from engine.spec.chat import Turn
-from engine.spec.sampling import Prompt
+from engine.spec.condition import Breakpoint
+from engine.spec.sampling import Prompt, Turn
 from engine.wire import encoding
 from engine.wire.commands import COMMANDS, Step, SubmitPrompt, Tokenize
 from engine.wire.encoding import VERSION, WireError, decode_command, decode_event, encode

@@ -6,7 +6,7 @@ from app.draw.axis import Tick
 from app.kit.chart.marks import Curve, Dots
 from app.panels.bench import draw
 from app.panels.bench.view import bench_chart
-from engine.spec.presets import PRESETS, family_of
+from engine.spec.cache import PRESETS, family_of
 from tests.app.panels.bench.rows import ROWS
 
 

@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.panels.bench.view import BenchView
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.events import Failed
 from engine.wire.measurements import Bench
 from tests.app.panels.bench.rows import ROWS, bench_of

@@ -16,7 +16,7 @@ from app.kit.view import GO_THERE
 from app.models.branches import origin_of
 from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.changes import TokensForced
 from engine.wire.commands import BeginBranch, DeleteBranch, EndComparison, GoTo, SetKeptLimit
 from engine.wire.comparison import OtherStep

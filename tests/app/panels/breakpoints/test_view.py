@@ -19,9 +19,8 @@ from app.shell import Shell
 from app.start.settings import Settings
 from app.window.place_menus import TIMELINE_GROUPS
 from engine.errors import InputError
-from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import ROWS
+from engine.spec.condition import MAX_BREAKPOINTS, ROWS, Breakpoint
 from engine.spec.sampling import SamplingParams
 from engine.wire.breakpoints import BreakpointHit, BreakpointState, MeasureAttention, SetBreakpoints
 from engine.wire.commands import Run

@@ -19,9 +19,8 @@ from app.kit.theme import font_text
 from app.models import Models
 from app.panels.bytes.view import LAYERS, BytesView, LayerBars
 from app.panels.bytes.words import ledger_lines
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform
-from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
 from tests.app import samples
 from tests.app.mouse import move_mouse

@@ -11,7 +11,7 @@ from app.draw.matrix import Matrix, matrix_of
 from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import BESIDE, CompareView
 from app.shell import Shell
-from engine.spec.presets import cache_named
+from engine.spec.cache import cache_named
 from engine.wire.commands import StartComparison, TakePicture
 from engine.wire.comparison import ComparisonStarted, OtherRun
 from engine.wire.pictures import (

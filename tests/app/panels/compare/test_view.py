@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QFileDialog
 from app.kit.view import COMPARE
 from app.panels.compare.view import BUTTON, FILE, MODEL, STEP, cache_choice
 from app.panels.compare.words import INVITATION
+from engine.spec.cache import PRESETS, cache_named
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS, cache_named
 from engine.wire.commands import Cancel, EndComparison, StartComparison
 from engine.wire.comparison import ComparisonEnded, ComparisonScanned, FirstDifference, OtherFile, OtherRun, OtherStep
 from engine.wire.events import Failed, StateChanged

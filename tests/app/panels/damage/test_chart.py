@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from app.draw.matrix import Matrix
 from app.panels.damage.view import blank_words, error_matrix, exact_from, shared_limits
+from engine.spec.cache import cache_named
 from engine.spec.codec import Coding
-from engine.spec.presets import cache_named
 from engine.wire.measurements import MapDamage
 from tests.app import samples
 from tests.app.answers import damage

@@ -13,9 +13,8 @@ from pytestqt.qtbot import QtBot
 from app.models.measurement import MeasurementState
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView, error_words
 from app.shell import Shell
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.codec import LayerCoding
-from engine.spec.presets import cache_named
 from engine.wire.measurements import LayerPlanStep, MapDamage
 from tests.app import samples
 from tests.app.answers import damage

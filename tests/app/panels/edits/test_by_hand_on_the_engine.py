@@ -11,8 +11,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm
+from engine.spec.cache import cache_preset
 from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Rows, Scale, Zero
-from engine.spec.presets import cache_preset
 from engine.wire.changes import EditMade
 from tests.app.driver import Driver
 from tests.app.panels.edits.menus import LEFT, choose, opened

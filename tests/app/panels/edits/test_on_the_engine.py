@@ -12,9 +12,8 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.matrix import matrix_of
 from app.window.transport import StepCounter
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.edit import BiasLogits, Drop, Mask, ReplaceTokens, Rows, Zero
-from engine.spec.presets import cache_preset
 from engine.wire.commands import UndoEdit
 from tests.app.driver import Driver
 from tests.app.mouse import move_mouse

@@ -8,7 +8,7 @@ import pytest
 from app.kit.chart.marks import Dots, ShadedSpan
 from app.panels.evicted import draw as evicted
 from app.panels.evicted.view import rank_chart
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import Eviction, Survivors
 

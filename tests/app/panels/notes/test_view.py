@@ -15,7 +15,7 @@ from app.dialogs.questions import BookmarkDialog
 from app.kit.theme import current_theme
 from engine.saved.document import read_session
 from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, OnHead, OnPage, OnStep, OnToken
-from engine.spec.presets import cache_named
+from engine.spec.cache import cache_named
 from engine.wire.commands import GoTo
 from tests.app.driver import Driver
 

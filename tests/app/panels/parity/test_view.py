@@ -12,9 +12,7 @@ from app.kit.theme import current_theme
 from app.panels.parity.view import ParityView
 from app.shell import Shell
 from engine.history.history import BoundedLog
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, cache_preset
-from engine.spec.tuning import tuned
+from engine.spec.cache import PRESETS, CacheSpec, cache_preset, tuned
 from engine.wire.commands import Fork, SetCache, StartComparison
 from engine.wire.comparison import OtherRun
 from engine.wire.events import StateChanged

@@ -15,9 +15,9 @@ from PySide6.QtWidgets import QApplication
 
 from app.control.pace import USUAL_PACE
 from app.panels.prompt.chat import FILE, MAX_SHOWN, NONE, RenderedText, conversation_of, pieces_of
-from engine.spec.chat import PLAIN_NAME, Chat, Turn
+from engine.spec.cache import PRESETS
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
+from engine.spec.sampling import PLAIN_NAME, Chat, Turn
 from engine.wire import commands
 from engine.wire.commands import GoTo, StopSequence
 from engine.wire.page_events import ContinuedFrom

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
 from app.panels.prompt.chat import FILE, NONE, TemplateChoice
-from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE
+from engine.spec.sampling import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE
 
 MINE = "{{ messages }}"
 

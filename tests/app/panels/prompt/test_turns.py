@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.panels.prompt.turns import TurnList
-from engine.spec.chat import Turn
+from engine.spec.sampling import Turn
 
 TURNS = tuple(Turn("user", f"turn {n}\nof some\nlines") for n in range(9))
 

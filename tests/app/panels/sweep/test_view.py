@@ -14,8 +14,7 @@ from app.kit.rows_view import PLOT, TABLE
 from app.models import Models
 from app.panels.bench.view import BenchView
 from app.panels.sweep.view import SweepView
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, cache_named
+from engine.spec.cache import PRESETS, CacheSpec, cache_named
 from engine.spec.sampling import SamplingParams
 from engine.wire.measurements import SweepRow
 from tests.app.panels.desk import Desk, click

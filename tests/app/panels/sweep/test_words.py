@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.spec.cache import cache_named
 from engine.spec.grid import SweepMode
-from engine.spec.presets import cache_named
 
 
 @pytest.mark.parametrize(

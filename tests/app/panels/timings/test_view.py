@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.panels.timings.view import TimingsView, inside_words
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.records import LayerTimes, StepRecord, Timings
 from tests.app import samples
 from tests.app.panels.recorded import STEPS, recorded_models

@@ -7,11 +7,9 @@ from PySide6.QtWidgets import QApplication
 
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import CodecSpec, Coding
-from engine.spec.presets import PRESETS
-from engine.spec.retention import RetentionSpec
-from engine.spec.rules import RULES
+from engine.spec.retention import RULES, RetentionSpec
 from tests.app import samples
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
 from engine.analysis.comparison.sides import LiveRun
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import cache_named
-from engine.spec.tuning import tuned
+from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.wire.comparison import ComparedStep
 
 KIVI = tuned(cache_named("kivi-2"), group=16, residual=16)

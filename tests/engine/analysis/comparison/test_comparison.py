@@ -18,9 +18,8 @@ from engine.analysis.comparison.sides import FileRun, LiveRun
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_named
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.wire.commands import StartComparison
 from engine.wire.comparison import OtherRun

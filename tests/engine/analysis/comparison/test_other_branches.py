@@ -9,7 +9,7 @@ from engine.analysis.comparison.sides import run_at
 from engine.analysis.comparison.start import comparison_of
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS
 from engine.wire.commands import StartComparison
 from engine.wire.comparison import ComparedStep, OtherStep, TokenDivergence
 from engine.wire.pictures import WallPicture, WallRequest

@@ -15,10 +15,9 @@ from engine.look.pictures import attention_picture
 from engine.look.source import subtracted
 from engine.session.editing import make_edit
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.edit_text import parse_edit
-from engine.spec.presets import PRESETS
+from engine.spec.edit import parse_edit
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import (

@@ -16,9 +16,8 @@ from engine.cache.compressed.retention import LayerView
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from tests.effort import effort

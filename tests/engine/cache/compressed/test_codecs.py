@@ -16,11 +16,9 @@ from engine.cache.compressed.codecs import from_e4m3, row_codec
 from engine.cache.compressed.stores import store_of
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, Part, uniform
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 FP8 = ("fp8", "fp8-head", "fp8-token-head", "fp8-max", "fp8-max-e8m0")

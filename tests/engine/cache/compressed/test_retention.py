@@ -14,11 +14,9 @@ from engine.cache.compressed.retention import LayerView, cut, rule_of
 from engine.errors import InputError
 from engine.predict.bytes import CacheFormula, Fill
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
 from engine.spec.codec import uniform
-from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec, parse_budget
-from engine.spec.tuning import tuned
 from engine.wire.pictures import RowRequest, WallRequest
 from tests.engine.cache.compressed.prompts import finish_prompt
 from tests.engine.cache.compressed.rules import RULES, held_and_pictured, session_of

@@ -9,8 +9,7 @@ import torch
 from engine.errors import InputError
 from engine.session.mode import CacheMode
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import OPT_IN_PRESETS, PRESETS, cache_named, preset_of
+from engine.spec.cache import OPT_IN_PRESETS, PRESETS, CacheSpec, cache_named, preset_of
 from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -13,10 +13,8 @@ from engine.analysis.reference import parity, reference
 from engine.cache.paged.cache import PagedCache
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.page_events import Converted, Forked, MoveDirection, PageMoved, PrefixEnd
 from tests.effort import effort
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of

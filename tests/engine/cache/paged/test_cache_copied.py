@@ -7,10 +7,9 @@ import torch
 
 from engine.session.editing import make_edit
 from engine.session.session import Session
+from engine.spec.cache import cache_named, tuned
 from engine.spec.edit import Mask, Rows, Scale
-from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids
 

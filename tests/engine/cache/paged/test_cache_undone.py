@@ -8,11 +8,9 @@ import torch
 from engine.cache.paged.store import PageStore
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS
+from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.page_events import PageCommitted
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids

@@ -9,11 +9,9 @@ import torch
 
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, preset_of
+from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
 from engine.wire.pictures import TableRequest
 from tests.effort import effort

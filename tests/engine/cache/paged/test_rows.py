@@ -10,11 +10,9 @@ from engine.errors import InputError
 from engine.look.divergence import kl_divergence
 from engine.session.session import Session
 from engine.snapshot.write import materialised
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
-from engine.spec.presets import PRESETS, preset_of
 from engine.spec.sampling import Prompt
-from engine.spec.tuning import tuned
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 

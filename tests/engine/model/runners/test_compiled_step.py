@@ -16,8 +16,7 @@ from engine.model.runners import compiler
 from engine.model.runners.compiled_step import are_near
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.presets import ALL_PRESETS, PRESETS, cache_named, preset_of
+from engine.spec.cache import ALL_PRESETS, PRESETS, CacheSpec, cache_named, preset_of
 from engine.spec.sampling import Prompt
 from engine.wire.records import StepRecord
 from tests.engine.tiny import config_dict, model_of, prompt_ids, random_model, tiniest_model

@@ -19,9 +19,8 @@ from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.runners import Runners
 from engine.model.weights import build_shape
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from tests.effort import effort
 from tests.engine.tiny import COMMON, model_of, prompt_ids

@@ -18,9 +18,8 @@ from engine.history.state import Run
 from engine.model.runners.launch import Launch, RerunRecorder, StepFunction, bucket_of, record_weights
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.model import RunnerName
-from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from tests.engine.model.runners.test_guard import changes
 from tests.engine.session.sessions import set_state

@@ -10,10 +10,9 @@ from msgspec import structs
 
 from engine.cache.paged.blocks import PageBlocks
 from engine.model.runners.pages import Flex, Kernel, mask_of
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import PRESETS, CacheSpec, cache_named
 from engine.spec.edit import Mask, Rows
 from engine.spec.model import RunnerName
-from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from tests.engine.model.runners.paged_reading import compare, listed_alone, session_of
 from tests.engine.session.edited import edit_live
