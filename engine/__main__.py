@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from engine.interrupts import end_at_interrupt
+from engine.startup import end_at_interrupt
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,11 +18,11 @@ SEEN = {
     "garbage",
     "geometry",
     "history",
-    "interrupts",
     "max",
     "predict",
     "saved",
     "spec",
+    "startup",
     "wire",
 }
 

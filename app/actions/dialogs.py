@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.kit.changes import connect_all
 from app.models.saved_view import view_text
-from engine.files.llama import kind_of, model_beside
+from engine.files.text import kind_of, model_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 

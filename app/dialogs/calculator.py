@@ -18,7 +18,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import PUBLISHED, Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
+from engine.predict.bytes import PUBLISHED, Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import PAGE_SIZES, PRESETS, CacheSpec, cache_label, preset_of, tuned
 from engine.spec.codec import CodecSpec, Coding, get_codec_names
 from engine.spec.terms import Term
@@ -35,7 +35,7 @@ AS_IT_IS, AS_KEYS, IN_USE = "", "", "in use"
 
 
 class Calculator(Sheet):
-    """Show the results of `engine.predict.budget` while the user types. Nothing is loaded or allocated."""
+    """Show the results of `engine.predict.bytes` while the user types. Nothing is loaded or allocated."""
 
     refusals = (InputError,)
 

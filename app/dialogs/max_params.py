@@ -14,26 +14,25 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
-from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
-from engine.max.capacity import (
-    InsufficientMemoryError,
-    compute_max_seq_len_fitting_in_cache,
-    compute_num_device_blocks,
-    compute_num_host_blocks,
-    require_manager_page_size,
-    tiers_of,
-)
-from engine.max.params import (
+from engine.max import (
     SCALE_DTYPES,
+    ArchConfigWithAttentionKVCache,
     DeviceRef,
+    InsufficientMemoryError,
+    KVCacheConfig,
     KVCacheParams,
     KVCacheQuantizationConfig,
     KVConnectorConfig,
     KVConnectorType,
     SpeculativeMethod,
+    compute_max_seq_len_fitting_in_cache,
+    compute_num_device_blocks,
+    compute_num_host_blocks,
     derived_values,
     params_values,
+    require_manager_page_size,
     speculative_changes,
+    tiers_of,
 )
 from engine.wire.status import ModelInfo
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from engine.device_time import DeviceTime, device_now
+from engine.device import DeviceTime, device_now
 
 LayerPart = Literal["attention", "cache", "dequantise", "copies"]
 

@@ -14,7 +14,7 @@ from engine.cli.output import add_command
 from engine.cli.values import BYTES_LIMIT, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
+from engine.predict.bytes import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import NAMES, cache_name
 from engine.spec.codec import codec_name
 

@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from engine.cli.output import printable_line
-from engine.environment import prepare
 from engine.errors import plain
-from engine.interrupts import raise_at_interrupt
+from engine.startup import prepare, raise_at_interrupt
 
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
 

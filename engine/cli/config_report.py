@@ -12,7 +12,7 @@ from engine.cli.output import print_facts
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
-from engine.max.capacity import InsufficientMemoryError
+from engine.max import InsufficientMemoryError
 from engine.spec.model import BUNDLED, RESOURCES, SHAPE_PREFIX
 
 DTYPES: Final = ("bfloat16", "float16", "float32", "float8_e4m3fn")

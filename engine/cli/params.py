@@ -13,23 +13,22 @@ from engine.cli.config_report import DTYPES, add_source, read_config, report
 from engine.cli.output import add_command
 from engine.cli.values import BYTES_LIMIT, SIZE_LIMIT, number, whole
 from engine.errors import InputError
-from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
-from engine.max.capacity import (
-    compute_max_seq_len_fitting_in_cache,
-    compute_num_device_blocks,
-    compute_num_host_blocks,
-    require_manager_page_size,
-)
-from engine.max.params import (
+from engine.max import (
     SCALE_DTYPES,
+    ArchConfigWithAttentionKVCache,
     DeviceRef,
+    KVCacheConfig,
     KVCacheParams,
     KVCacheQuantizationConfig,
     KVConnectorConfig,
     KVConnectorType,
     SpeculativeMethod,
+    compute_max_seq_len_fitting_in_cache,
+    compute_num_device_blocks,
+    compute_num_host_blocks,
     decode_values,
     params_values,
+    require_manager_page_size,
     speculative_changes,
 )
 

@@ -1,4 +1,4 @@
-"""Opens files, and reads text and JSON completely, up to a size limit. No torch.
+"""Opens files, recognises those of llama.cpp, and reads text and JSON completely, up to a size limit. No torch.
 
 Only regular files are opened, since a device or a pipe may never end, or never begin.
 """
@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engine.errors import InputError
 
@@ -85,3 +85,26 @@ def read_json_object(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"The {what} '{path}' holds no JSON object: give another file.")
     return found
+
+
+# ---- the files of llama.cpp, by their first bytes --------------------------------------------------------------------
+
+SEQUENCE_MAGIC, SESSION_MAGIC, GGUF_MAGIC = b"qsgg", b"nsgg", b"GGUF"
+Kind = Literal["state", "gguf", ""]
+KINDS: dict[bytes, Kind] = {SEQUENCE_MAGIC: "state", SESSION_MAGIC: "state", GGUF_MAGIC: "gguf"}
+
+
+def kind_of(path: Path) -> Kind:
+    """Which of llama.cpp's files this is: a state, of a sequence or of a whole context, or a model; empty if it is
+    none or cannot be read."""
+    return KINDS.get(first_bytes(path, 4), "")
+
+
+def model_beside(path: Path) -> Path | None:
+    """The only GGUF in the folder of a state file, else a config.json there; None if there is neither."""
+    try:
+        found = [each for each in sorted(path.parent.iterdir()) if each.suffix == ".gguf"]
+    except OSError:
+        return None
+    config = path.with_name("config.json")
+    return found[0] if len(found) == 1 else config if config.is_file() else None

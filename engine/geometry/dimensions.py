@@ -21,10 +21,14 @@ from engine.geometry.config import (
     canonical,
     decoder_part,
     has_sizes,
+    head_dim,
+    layer_types,
+    num_kv_heads_of,
     number,
     optional_size,
     size,
     sliding_window,
+    state_elements,
 )
 from engine.geometry.families import (
     ENCODER_DECODER,
@@ -32,7 +36,6 @@ from engine.geometry.families import (
     OTHER_ENCODER_DECODERS,
     RELATIVE_POSITIONS,
 )
-from engine.geometry.layers import head_dim, layer_types, num_kv_heads_of, state_elements
 
 LayerKind = Literal["full", "sliding", "chunked", "latent", "cross", "linear", "shared", "none"]
 KV_KINDS: Final[tuple[LayerKind, ...]] = ("full", "sliding", "chunked", "latent", "cross")  # those that store K and V

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.stacking import stacked_view
+from engine.device import HostNumber
 from engine.errors import InputError
-from engine.to_device import HostNumber
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20

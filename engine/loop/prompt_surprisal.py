@@ -28,7 +28,7 @@ class SurprisalReporter:
 
     def advance(self, session: Session) -> None:
         """Compute and report one slice; a chunk that fails is dropped, and the failure reported."""
-        from engine.memory import trim_heap  # with torch, which the loop must not import before a model is loaded
+        from engine.device import trim_heap  # with torch, which the loop must not import before a model is loaded
 
         try:
             self._reporter.emit(session.history.surprisal.advance())

@@ -113,7 +113,7 @@ class Workspace:
     def memory(self) -> Memory | None:
         """Release unreferenced memory, and say how much is free then and how much the next step needs; None where no
         model is loaded."""
-        from engine.memory import free_bytes, release_memory
+        from engine.device import free_bytes, release_memory
 
         model = self.model
         if model is None:
@@ -125,7 +125,7 @@ class Workspace:
     def unload(self) -> None:
         """Unload the model and close the session. Changes that are not in a node yet are reported first, so that a
         recorder has the whole session."""
-        from engine.memory import release_memory, used_bytes
+        from engine.device import release_memory, used_bytes
 
         held, model = self.held, self.model
         if held is None or model is None:
@@ -187,7 +187,7 @@ class Workspace:
         self.session = before = self._model = None
         self.session = session
         if left is not None and left.type != "cpu":  # a GPU's caching allocator keeps freed memory
-            from engine.memory import release_memory
+            from engine.device import release_memory
 
             release_memory(left)
         self.opened.close()

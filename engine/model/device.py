@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from engine.device import free_and_total
 from engine.errors import InputError, first_line
-from engine.memory import free_and_total
 from engine.predict.loading import WeightTensor, choose_device, dtype_of, weight_bytes
 from engine.spec.model import AUTO_DEVICE, SPLIT, WEIGHTS, ModelSpec, WeightFormat
 from engine.wire.devices import Device, FormatHere

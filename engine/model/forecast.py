@@ -11,9 +11,9 @@ import torch
 from msgspec.structs import replace
 from safetensors import safe_open
 
+from engine.device import free_bytes, release_memory
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.memory import free_bytes, release_memory
 from engine.model.adapter import WEIGHTS as ADAPTER_FILE
 from engine.model.device import Placement, place, split_devices
 from engine.model.source import ModelSource, find_source

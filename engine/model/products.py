@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from engine.device_time import device_now
+from engine.device import device_now
 
 TIMES = 5
 

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.files.llama import kind_of
+from engine.files.text import kind_of
 from engine.look.outliers import outliers_picture
 from engine.look.pictures import NewestQuery, attention_picture, limited, of_queries, row_picture, take
 from engine.look.seen import Seen

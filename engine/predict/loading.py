@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
-from engine.predict.budget import BudgetSpec, budget_of
+from engine.predict.bytes import BudgetSpec, budget_of
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.model import INT4_GROUP, SPLIT, WEIGHTS, WeightFormat

@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, budget_of, tutorial_geometries
+from engine.predict.bytes import BudgetSpec, budget_of, tutorial_geometries
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Sheet
 from engine.seeds.models import SeedModels

@@ -9,9 +9,7 @@ from typing import Any
 
 from engine.analysis.bench import as_kind
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
-from engine.max.arch import ArchConfigWithAttentionKVCache
-from engine.max.capacity import require_manager_page_size
-from engine.max.params import DeviceRef, params_values
+from engine.max import ArchConfigWithAttentionKVCache, DeviceRef, params_values, require_manager_page_size
 from engine.seeds import published
 from engine.seeds.line import FieldValue, SeedLine, Sheet
 from engine.seeds.models import CountingModel, SeedModels

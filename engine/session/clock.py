@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from engine.cache.part_timer import LayerPart, PartTimer
-from engine.device_time import DeviceTime, device_now
+from engine.device import DeviceTime, device_now
 from engine.wire.records import LayerTimes, Timings
 
 TimedPart = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]

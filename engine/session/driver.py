@@ -11,11 +11,11 @@ from engine.cache.attention_probe import Probe
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
+from engine.device import Held, to_device
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal
 from engine.history.state import SequenceState
-from engine.memory import Held
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula
@@ -24,7 +24,6 @@ from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
-from engine.to_device import to_device
 from engine.wire.records import CacheBytes
 
 

@@ -10,6 +10,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.part_timer import PartTimer, timed_layers
+from engine.device import to_device
 from engine.history.late_surprisal import LateSurprisal
 from engine.look.probe import spread
 from engine.look.strip import Measured
@@ -22,7 +23,6 @@ from engine.session.clock import StepClock
 from engine.session.live import LiveSequences
 from engine.session.phases import NewestWeightsOf, PhasedStep
 from engine.session.scheduler import SequenceWork, StepBatch
-from engine.to_device import to_device
 
 Check = Callable[[], None]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from engine.cache.contract import HeldBytes
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
+from engine.device import Held, MemoryMeter
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import History
-from engine.memory import Held, MemoryMeter
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula, Fill
 from engine.session.kept import KeptStates

@@ -12,10 +12,10 @@ from engine.cache.paged.store import PageStore
 from engine.cache.rotation import KeyRotation, key_rotation_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
+from engine.device import check_reserved
 from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.look.candidates import Sample
-from engine.memory import check_reserved
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import check_layout, is_endless, num_source
 from engine.session.sampler import SampledToken, ends_in

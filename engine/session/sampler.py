@@ -9,11 +9,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from engine.common_prefix import num_common
+from engine.device import to_device
 from engine.errors import InputError
 from engine.look.candidates import Sample, candidate_measures, next_token
 from engine.model.loader import LoadedModel
 from engine.spec.sampling import LogitBias, SamplingParams
-from engine.to_device import to_device
 from engine.wire.records import Candidate
 
 # The generator is SplitMix64 (Steele, Lea and Flood, 2014): a counter whose bits are mixed, so that any number can be

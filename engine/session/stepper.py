@@ -13,10 +13,10 @@ from msgspec import structs
 
 from engine.cache.contract import Evicted
 from engine.cache.sequence_cache import SequenceCache
+from engine.device import trim_heap
 from engine.errors import is_out_of_memory
 from engine.history.history import History
 from engine.look.candidates import Sample
-from engine.memory import trim_heap
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.captured import Captured

@@ -14,7 +14,7 @@ from engine.cache.layers.foreign import foreign_rows
 from engine.cache.stored import InPieces
 from engine.counted import counted
 from engine.errors import InputError
-from engine.files.llama import kind_of, model_beside
+from engine.files.text import kind_of, model_beside
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.source import chosen
 from engine.model.source import find_source, fingerprint

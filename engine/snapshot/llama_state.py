@@ -28,8 +28,7 @@ import numpy as np
 import psutil
 
 from engine.errors import InputError
-from engine.files.llama import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC
-from engine.files.text import open_regular, read_json_object
+from engine.files.text import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC, open_regular, read_json_object
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.snapshot.format import MAX_LENGTH
 from engine.snapshot.npz import ForeignCache, ForeignLayer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.device_time import device_now
+from engine.device import device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import cache_preset

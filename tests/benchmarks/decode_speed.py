@@ -22,7 +22,7 @@ from msgspec import structs
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from engine.cache.layers.build import cache_argument
-from engine.device_time import DeviceTime, device_now
+from engine.device import DeviceTime, device_now
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from engine.device_time import DeviceTime, device_now
+from engine.device import DeviceTime, device_now
 from engine.model.loader import LoadedModel, load
 from engine.seeds.published import SMOLLM2_CONFIG
 from engine.spec.model import ModelSpec

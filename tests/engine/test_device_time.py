@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.device_time import HostTime, device_now
+from engine.device import HostTime, device_now
 
 
 class Event:

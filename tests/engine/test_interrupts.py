@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.interrupts import STATUS, end_at_interrupt, raise_at_interrupt
+from engine.startup import STATUS, end_at_interrupt, raise_at_interrupt
 
 ROOT = Path(__file__).resolve().parents[1].parent
 # runs the entry point `sys.argv[1]` as its console script does, and is interrupted when it imports `sys.argv[2]`

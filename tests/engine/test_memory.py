@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 
-from engine import memory
-from engine.memory import MemoryMeter, free_and_total, free_bytes, release_memory, used_bytes
+from engine import device
+from engine.device import MemoryMeter, free_and_total, free_bytes, release_memory, used_bytes
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -104,7 +104,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     }.items():  # fmt: skip
         setattr(nvml, name, value)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(memory, "find_spec", lambda name: name)
+    monkeypatch.setattr(device, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.version, "hip", None)
     for name, found in {
         "device_count": lambda: 2, "memory_reserved": of(300, 500), "memory_allocated": of(100, 50),
@@ -127,7 +127,7 @@ def test_a_gpu_is_asked_of_nvml_and_else_of_torch(gpus: SimpleNamespace, monkeyp
     assert [free_and_total(gpu) for gpu in GPUS] == [(7000, 9000), (7001, 9000)]
     gpus.is_broken = False
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "find_spec", lambda name: None)
+        patched.setattr(device, "find_spec", lambda name: None)
         assert free_and_total(GPUS[0]) == (7000, 9000)
     monkeypatch.setattr(torch.version, "hip", "6.2")
     assert free_and_total(GPUS[0]) == (7000, 9000), "AMD's cards are not NVML's"

@@ -17,7 +17,7 @@ from engine.analysis.reference import session_logits
 from engine.analysis.rounding import largest
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.growing import GrowingLayer
-from engine.device_time import HostTime
+from engine.device import HostNumber, HostTime
 from engine.look.candidates import likely_tokens
 from engine.look.new_rows import NewRows
 from engine.look.probe import attention_measures
@@ -32,7 +32,6 @@ from engine.session.stepper import LaunchedAhead
 from engine.spec.cache import CacheSpec, cache_preset, fitted
 from engine.spec.model import CAPTURES, RunnerName
 from engine.spec.sampling import NEWEST_DRAWS, LogitBias, Prompt, SamplingParams
-from engine.to_device import HostNumber
 from engine.wire.records import StepRecord
 from tests.effort import effort
 from tests.engine.card import CARD, card, has_card, moved

@@ -12,7 +12,7 @@ from engine.cache.paged.blocks import PageBlocks
 from engine.cache.paged.rows import Reads
 from engine.cache.paged.slots import held_pages, held_slots
 from engine.cache.paged.table import PageTable
-from engine.to_device import to_device
+from engine.device import to_device
 from engine.wire.page_events import NULL_PAGE_ID
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.cache.paged.table import PageTable
-from engine.to_device import to_device
+from engine.device import to_device
 
 
 @dataclass(frozen=True, eq=False)

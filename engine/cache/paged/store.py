@@ -26,9 +26,9 @@ from engine.cache.paged.pool import PagePool
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import held_pages, held_positions
 from engine.cache.paged.table import PageTable
+from engine.device import check_room, free_bytes
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.memory import check_room, free_bytes
 from engine.predict.bytes import page_bytes, why_no_sharing
 from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from engine.cache.attention_probe import NewestQuery, Probe
 from engine.cache.contract import Pair
 from engine.cache.part_timer import timed
+from engine.device import to_device
 from engine.model.attention import (
     LONG_CONTEXT,
     attention,
@@ -20,7 +21,6 @@ from engine.model.attention import (
     weighted_values,
 )
 from engine.model.batch import AttentionArguments, Batch
-from engine.to_device import to_device
 
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> attention output, [B, T, H, D]
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -24,6 +24,7 @@ from transformers.masking_utils import create_causal_mask
 
 from engine.cache.paged.rows import GatherBuffer
 from engine.cache.part_timer import timed
+from engine.device import to_device
 from engine.model.attention import LONG_CONTEXT
 from engine.model.batch import Batch
 from engine.model.runners.attending import (
@@ -36,7 +37,6 @@ from engine.model.runners.attending import (
     RowMask,
     attention_output,
 )
-from engine.to_device import to_device
 
 MIN_DEFERRED_PRODUCTS = 5 * 10**8  # fewer multiplications, some 50 ms of one core, are not deferred
 MOST_COPIED = 4  # limit for K and V that must be copied for it, as a multiple of the numbers in the layer's input

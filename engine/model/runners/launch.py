@@ -15,16 +15,15 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
+from engine.device import free_bytes, to_device
 from engine.errors import Memory, first_line, is_of_device, is_out_of_memory, needed_and_free, remedies
 from engine.look.strip import Measured, StripLayout, Wanted, measured_step
-from engine.memory import free_bytes
 from engine.model.attention import explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
 from engine.model.runners.attending import Attend
 from engine.model.runners.compiler import Compiler, Compiling
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import PAGES, Kernel
-from engine.to_device import to_device
 
 StepFunction = Callable[[], Sequence[torch.Tensor]]
 ReplayFunction = Callable[[], None]

@@ -119,9 +119,9 @@ def test_a_reservation_larger_than_memory_is_refused(
 ) -> None:
     """128 tokens of 512 bytes are reserved at once."""
     given = ("run", "--model", source, "--token-ids", IDS, "--steps", 1, "--cache", cache)
-    monkeypatch.setattr("engine.memory.free_bytes", lambda device: 128 * 512 - 1)
+    monkeypatch.setattr("engine.device.free_bytes", lambda device: 128 * 512 - 1)
     assert "A cache of 128 reserved tokens takes" in twin.refused(*given)
-    monkeypatch.setattr("engine.memory.free_bytes", lambda device: 128 * 512)
+    monkeypatch.setattr("engine.device.free_bytes", lambda device: 128 * 512)
     assert twin.run(*given)[0] == 0
 
 

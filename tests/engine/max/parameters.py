@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.max.params import DeviceRef, KVCacheParams
+from engine.max import DeviceRef, KVCacheParams
 
 FP8: dict[str, Any] = {"dtype": "float8_e4m3fn"}
 

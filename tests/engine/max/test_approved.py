@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.max import capacity
-from engine.max.capacity import GIB
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, params_values
+from engine import max
+from engine.max import GIB, KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, params_values
 from tests.engine.max.parameters import FP8, deepseek, llama
 from tests.engine.told import approve
 
@@ -50,11 +49,11 @@ def said(name: str, p: KVCacheParams) -> list[str]:
         "inputs": p.symbolic_inputs,
         "keys": lambda: [p.resolve_attn_key(batch, 2, keys) for batch in (1, 16) for keys in (100, 5000, 70_000)],
         "probes": lambda: [p.graph_capture_probe_cache_lengths(700, width) for width in (1, 3)],
-        "pages": lambda: capacity.compute_num_device_blocks(p, 3 * GIB // 2),
-        "longest": lambda: capacity.compute_max_seq_len_fitting_in_cache(p, GIB),
-        "host": lambda: (capacity.host_bytes_per_block(p), capacity.compute_num_host_blocks(p)),
-        "tiers": lambda: capacity.tiers_of(p),
-        "manager": lambda: capacity.require_manager_page_size(p.page_size),
+        "pages": lambda: max.compute_num_device_blocks(p, 3 * GIB // 2),
+        "longest": lambda: max.compute_max_seq_len_fitting_in_cache(p, GIB),
+        "host": lambda: (max.host_bytes_per_block(p), max.compute_num_host_blocks(p)),
+        "tiers": lambda: max.tiers_of(p),
+        "manager": lambda: max.require_manager_page_size(p.page_size),
     }  # fmt: skip
     return [f"== {name}", *(f"  {what}: {_or_refusal(value)}" for what, value in asked.items())]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
-from engine.max.arch import (
+from engine.max import (
     ArchConfigWithAttentionKVCache,
     KVCacheConfig,
+    KVCacheQuantizationConfig,
 )
-from engine.max.params import KVCacheQuantizationConfig
 from tests.engine.max.parameters import gpus
 
 GPT2_CONFIG = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from engine.max.params import KVCacheQuantizationConfig
+from engine.max import KVCacheQuantizationConfig
 from tests.engine.max.parameters import FP8, gpus, llama
 
 

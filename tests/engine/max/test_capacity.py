@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.max.capacity import (
+from engine.max import (
     GIB,
     InsufficientMemoryError,
+    KVCacheParams,
+    KVConnectorConfig,
     compute_max_seq_len_fitting_in_cache,
     compute_num_device_blocks,
     compute_num_host_blocks,
@@ -14,7 +16,6 @@ from engine.max.capacity import (
     require_manager_page_size,
     tiers_of,
 )
-from engine.max.params import KVCacheParams, KVConnectorConfig
 from tests.engine.max.parameters import deepseek, llama
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.max.dispatch import AttnKey, DecodeShape, num_partitions
-from engine.max.params import DeviceRef, KVCacheParams
+from engine.max import AttnKey, DecodeShape, DeviceRef, KVCacheParams, num_partitions
 from tests.engine.max.parameters import deepseek, llama
 
 

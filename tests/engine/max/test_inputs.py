@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.max.params import DeviceRef, KVCacheQuantizationConfig
+from engine.max import DeviceRef, KVCacheQuantizationConfig
 from tests.engine.max.parameters import FP8, deepseek, llama
 
 

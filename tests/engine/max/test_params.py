@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.max.params import DeviceRef, KVCacheParams, KVCacheQuantizationConfig
+from engine.max import DeviceRef, KVCacheParams, KVCacheQuantizationConfig
 from tests.engine.max.parameters import FP8, deepseek, llama, make
 
 

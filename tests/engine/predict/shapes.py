@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, budget_of
+from engine.predict.bytes import BudgetSpec, budget_of
 from engine.spec.cache import PRESETS, tuned
 
 LLAMA_8B = CacheGeometry.uniform(32, 8, 128)

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit
-from engine.predict.bytes import Fill, page_bytes, predict, why_no_sharing
+from engine.predict.bytes import (
+    Budget,
+    BudgetSpec,
+    Fill,
+    budget_of,
+    page_bytes,
+    predict,
+    tokens_that_fit,
+    why_no_sharing,
+)
 from engine.predict.capacity import cache_capacity, most_tokens, pool_pages, tokens_at_once
 from engine.spec.cache import CacheSpec, cache_name
 from tests.engine.geometry.tiny_configs import TINY

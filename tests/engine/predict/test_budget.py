@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, budget_of, tutorial_table
-from engine.predict.bytes import CacheFormula
+from engine.predict.bytes import BudgetSpec, CacheFormula, budget_of, tutorial_table
 from engine.spec.codec import Coding
 from tests.engine.predict.shapes import LLAMA_8B, spec_of, total
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, budget_of, tokens_that_fit
+from engine.predict.bytes import BudgetSpec, budget_of, tokens_that_fit
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.spec.retention import RetentionSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
-from engine.predict.budget import BudgetSpec, budget_of
+from engine.predict.bytes import BudgetSpec, budget_of
 from engine.predict.capacity import is_pageable
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, Preset, tuned

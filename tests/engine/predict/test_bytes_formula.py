@@ -7,8 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, budget_of
-from engine.predict.bytes import CacheFormula, LayerNeed
+from engine.predict.bytes import BudgetSpec, CacheFormula, LayerNeed, budget_of
 from engine.session.session import Session
 from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import PUBLISHED, PublishedModel
+from engine.predict.bytes import PUBLISHED, PublishedModel
 
 # What a config has beside the numbers that the cache depends on
 _REST = {

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engine.errors import InputError
-from engine.files.llama import GGUF_MAGIC
+from engine.files.text import GGUF_MAGIC
 from engine.opened.file import OpenedSnapshot
 from engine.snapshot import llama_state
 from engine.snapshot.foreign import snapshot_of_file

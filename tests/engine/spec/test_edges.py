@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import BudgetSpec, tokens_that_fit
+from engine.predict.bytes import BudgetSpec, tokens_that_fit
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken, check_bookmarks
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding

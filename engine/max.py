@@ -1,18 +1,20 @@
-"""MAX's KV cache parameters, with MAX's names and rules: a calculator that allocates nothing.
+"""MAX's KV cache parameters, with MAX's names and rules: a calculator that allocates nothing. No torch.
 
 Names, defaults, derived quantities and errors are those of ``max.nn.kv_cache.KVCacheParams`` as documented by Modular
 (https://docs.modular.com/max/), at the revision in which one class holds connectors and dispatch. Every error of MAX is
-a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX accepts, are refused as well.
+a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX accepts, are refused as well. Memory is in
+bytes; host swap is in GiB per replica in spite of its name.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-from engine.geometry.dimensions import dtype_bytes
-from engine.max.dispatch import AttnKey, DecodeShape, num_partitions
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 
 
 @dataclass(frozen=True, order=True)
@@ -162,7 +164,7 @@ class KVCacheParams:
     """Configuration of a paged KV cache. ``n_kv_heads`` and ``num_q_heads`` count the whole model, not a device.
 
     ``page_size`` is in tokens and any size is accepted here: the multiple-of-128 rule belongs to the cache manager
-    (:func:`engine.max.capacity.require_manager_page_size`). ``host_kvcache_swap_space_gb`` is in GiB per replica in
+    (:func:`require_manager_page_size`). ``host_kvcache_swap_space_gb`` is in GiB per replica in
     spite of its name. The two per-device head counts are computed; values passed for them are overwritten.
     """
 
@@ -408,7 +410,7 @@ def _require_size(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a whole number from 1 to {_SIZE_LIMIT:,}, not {value!r}.")
 
 
-# Found by comparing the same parameters with it and without it.
+# ---- what a speculative method changes: the same parameters with it and without it -----------------------------------
 
 _SHOWN: Final = 3  # first probe lengths that are listed
 
@@ -453,3 +455,311 @@ def _compared(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
         **derived_values(params),
         **{tensor.name: "a graph input" for tensor in params.symbolic_inputs()},
     }
+
+
+# ---- the kernel of a decode step -------------------------------------------------------------------------------------
+
+# Which variant MAX picks: the attention key, and the number of partitions of the cached tokens. The keys are exact; the
+# number of partitions is *approximate*: it follows one published revision of the kernels for NVIDIA devices (2026),
+# which change often. On a CPU, and for an empty batch, it is always one, which is exact.
+
+
+@dataclass(frozen=True)
+class AttnKey:
+    """The dispatch key of a decode step."""
+
+    batch_size: int
+    max_prompt_length: int
+    num_partitions: int
+
+
+@dataclass(frozen=True)
+class DecodeShape:
+    """One decode batch on one device; ``num_heads`` are KV heads of that device, or query heads under MLA."""
+
+    batch_size: int
+    max_prompt_length: int
+    max_cache_valid_length: int
+    num_heads: int
+    is_mla: bool = False
+    is_fp8: bool = False
+
+
+SM_COUNT, HALF = 132, 74  # multiprocessors of the device; the largest split under MLA
+
+
+def num_partitions(shape: DecodeShape) -> int:
+    """The number of partitions into which the cached tokens of a decode step are split, at least 1: every
+    multiprocessor gets work, in the sizes that the kernels are compiled for."""
+    return _latent(shape) if shape.is_mla else _plain(shape)
+
+
+def _plain(shape: DecodeShape) -> int:
+    keys = shape.max_cache_valid_length
+    if keys <= 512:
+        return 1
+    wanted = min(SM_COUNT // (shape.batch_size * shape.num_heads), keys // 512)
+    return min(_next_power_of_two(wanted), 32)
+
+
+def _latent(shape: DecodeShape) -> int:
+    length = shape.max_cache_valid_length + shape.max_prompt_length
+    page = 64 if length <= 512 and shape.batch_size >= 32 else 128
+    num_pages = math.ceil(length / page)
+    blocks = math.ceil(shape.num_heads / 64) * shape.max_prompt_length * shape.batch_size
+    wanted, least = (
+        _few_heads(shape, length, num_pages, blocks)
+        if shape.num_heads <= 64
+        else _many_heads(shape, length, num_pages, blocks)
+    )
+    most = max(1, min(HALF, num_pages))
+    ladder = sorted({1, 2, 4, 8, 9, 16, 18, 20, 32, 37, 64, 72, HALF})
+    return _bucket(min(max(wanted, least), most), ladder)
+
+
+def _fill(blocks: int, share: float) -> int:
+    """The number of partitions that occupy at least that share of the device, rounded down if that suffices."""
+    whole = SM_COUNT // blocks
+    is_enough = whole >= 1 and whole * blocks >= share * SM_COUNT
+    return min(whole if is_enough else math.ceil(SM_COUNT / blocks), HALF)
+
+
+def _few_heads(shape: DecodeShape, length: int, num_pages: int, blocks: int) -> tuple[int, int]:
+    wanted = max(_fill(blocks, 0.85), math.ceil(num_pages / 36))
+    is_short = length <= (512 if shape.is_fp8 else 256) and shape.batch_size >= 64
+    if is_short or blocks >= 0.8 * SM_COUNT:
+        return wanted, 1
+    return wanted, 2 if num_pages >= 2 else 1
+
+
+def _many_heads(shape: DecodeShape, length: int, num_pages: int, blocks: int) -> tuple[int, int]:
+    batch = shape.batch_size
+    target, least = _fill(blocks, 0.9), 2 if num_pages >= 2 else 1
+    is_crowded = batch >= 64 and length <= 2176
+    if is_crowded:
+        target, least = 1, 1
+    if blocks >= SM_COUNT:
+        return 1, 1
+    wave = min(SM_COUNT // math.gcd(blocks, SM_COUNT), HALF)
+    if batch >= 16 or 4 <= batch <= 8:
+        wave = min(wave, target)
+    work = math.ceil(num_pages / 32)
+    limit = num_pages // _pages_per_part(shape)
+    return max(target, min(max(1, math.ceil(work / wave)) * wave, limit)), least
+
+
+def _pages_per_part(shape: DecodeShape) -> int:
+    least = 8 if shape.batch_size >= 64 else 4
+    if shape.is_fp8 and shape.batch_size > 8:
+        least *= 2
+    groups = math.ceil(shape.num_heads / 64)
+    return max(1, least * 2 // groups * 2)
+
+
+def _next_power_of_two(number: int) -> int:
+    return 1 if number <= 1 else 1 << (number - 1).bit_length()
+
+
+def _bucket(number: int, ladder: Sequence[int]) -> int:
+    """The smallest step of the ladder that is not below the number, or the highest if all are."""
+    return next((rung for rung in ladder if rung >= number), ladder[-1])
+
+
+# ---- how many pages fit in memory, and the rules of the manager and of connectors ------------------------------------
+
+GIB: Final = 1024**3
+
+_MANAGER_PAGE_MULTIPLE: Final = 128
+
+
+class InsufficientMemoryError(RuntimeError):
+    """The given memory is too small for a single page; a ``RuntimeError``, as in MAX."""
+
+
+def require_manager_page_size(page_size: int) -> None:
+    """Raise ValueError unless the page size is 128, 256, 384, …: a rule of the cache manager, not of the parameters."""
+    if page_size < _MANAGER_PAGE_MULTIPLE or page_size % _MANAGER_PAGE_MULTIPLE:
+        raise ValueError(
+            f"The KV cache manager needs a page_size of at least {_MANAGER_PAGE_MULTIPLE} that is a multiple of "
+            f"{_MANAGER_PAGE_MULTIPLE}, not {page_size}."
+        )
+
+
+def compute_num_device_blocks(params: KVCacheParams, available_cache_memory: int) -> int:
+    """How many pages fit in one replica's share of the memory."""
+    if available_cache_memory < 0:
+        raise ValueError(f"Available memory must be 0 bytes or more, not {available_cache_memory}.")
+    per_replica = available_cache_memory // params.data_parallel_degree
+    fitting = per_replica // params.bytes_per_block
+    if fitting == 0:
+        raise InsufficientMemoryError(
+            f"{per_replica} bytes per replica hold no KV cache page of {params.bytes_per_block} bytes; "
+            f"give at least {params.bytes_per_block * params.data_parallel_degree} bytes."
+        )
+    return fitting
+
+
+def compute_max_seq_len_fitting_in_cache(params: KVCacheParams, available_cache_memory: int) -> int:
+    """The length of the longest single request that fits in the memory, in tokens."""
+    return compute_num_device_blocks(params, available_cache_memory) * params.page_size
+
+
+def host_bytes_per_block(params: KVCacheParams) -> int:
+    """Bytes of one page in host memory. K and V that every device holds identically are stored there once."""
+    repeats = params.tensor_parallel_degree if params.replicates_kv_across_tp else 1
+    return params.bytes_per_block // repeats
+
+
+def compute_num_host_blocks(params: KVCacheParams) -> int:
+    """Number of host pages of one replica; 0 if its connector has no host tier."""
+    if params.kv_connector not in ("local", "tiered") or params.host_kvcache_swap_space_gb is None:
+        return 0
+    per_block = host_bytes_per_block(params)
+    num_blocks = int(params.host_kvcache_swap_space_gb * GIB) // per_block
+    if num_blocks == 0:
+        raise InsufficientMemoryError(
+            f"host_kvcache_swap_space_gb of {params.host_kvcache_swap_space_gb} GiB holds no KV cache page of "
+            f"{per_block} bytes; give at least {per_block / GIB:.4f} GiB."
+        )
+    return num_blocks
+
+
+def tiers_of(params: KVCacheParams) -> tuple[str, ...]:
+    """Where the pages of the connector can be, from the device down; raises ValueError if a setting is missing."""
+    kind = params.kv_connector or "null"
+    settings = params.kv_connector_config or KVConnectorConfig()
+    if kind == "null":
+        return ("device",)
+    if kind == "dkv":
+        _check_endpoint(settings.block_store_endpoint)
+        return ("device", "block store")
+    compute_num_host_blocks(params)  # raises if the host tier holds no page
+    if kind == "local":
+        return ("device", "host")
+    if not settings.disk_offload_dir:
+        raise ValueError("The tiered KV connector requires a folder on disk; disk_offload_dir is None.")
+    return ("device", "host", "disk")
+
+
+def _check_endpoint(endpoint: str | None) -> None:
+    if not endpoint:
+        raise ValueError("The dkv KV connector requires a block store; block_store_endpoint is None.")
+    if not endpoint.startswith(("ipc://", "tcp://")):
+        raise ValueError(f"block_store_endpoint must start with ipc:// or tcp://, not {endpoint!r}.")
+
+
+# ---- the parameters from the config of any Hugging Face model --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KVCacheConfig:
+    """The cache settings of a user. A connector without settings of its own gets the default ones."""
+
+    kv_cache_page_size: int = 128
+    enable_prefix_caching: bool = True
+    kv_connector: KVConnectorType | None = None
+    kv_connector_config: KVConnectorConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.kv_connector is not None and self.kv_connector_config is None:
+            object.__setattr__(self, "kv_connector_config", KVConnectorConfig())
+
+    @property
+    def host_kvcache_swap_space_gb(self) -> float | None:
+        """GiB of host memory per replica; None without connector settings."""
+        return None if self.kv_connector_config is None else self.kv_connector_config.host_kvcache_swap_space_gb
+
+
+@dataclass
+class ArchConfigWithAttentionKVCache:
+    """The dimensions of any Hugging Face decoder whose attention layers all keep the same shape.
+
+    Layers without K and V are not counted. Windows are ignored: MAX reserves every page of every attention layer.
+    Under MLA one head holds the latent and the rotary key together.
+    """
+
+    dtype: str
+    devices: list[DeviceRef] = field(default_factory=lambda: [DeviceRef.CPU()])  # callers pass accelerators
+    cache_dtype: str | None = None
+    kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
+    data_parallel_degree: int = 1
+    user_provided_max_length: int | None = None
+    huggingface_config: Any = None
+    kvcache_quant_config: KVCacheQuantizationConfig | None = None
+
+    @property
+    def geometry(self) -> CacheGeometry:
+        """The cache dimensions layer by layer; of a model that is loaded, they are given in place of its config."""
+        if isinstance(self.huggingface_config, CacheGeometry):
+            return self.huggingface_config
+        if self.huggingface_config is None:
+            raise InputError("There is no Hugging Face config to read the cache dimensions from; pass one.")
+        return CacheGeometry.from_config(self.huggingface_config)
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """KV heads of every attention layer; 1 under MLA."""
+        return self._one_shape()[0]
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers in one cached head; latent and rotary key together under MLA."""
+        return self._one_shape()[1]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers that keep K and V of their own."""
+        return len(self.geometry.attention_layers)
+
+    @property
+    def model_max_seq_len(self) -> int:
+        """Context length of the model; if it has no limit, that given by the user."""
+        geometry = self.geometry
+        longest = self.user_provided_max_length if geometry.max_length is None else geometry.max_length
+        if longest is None:
+            raise InputError(f"A {geometry.model_type} model states no maximum length; give one.")
+        return longest
+
+    def _one_shape(self) -> tuple[int, int]:
+        geometry = self.geometry
+        shapes = {(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in geometry.attention_layers}
+        if not shapes:
+            raise InputError(f"A {geometry.model_type} model keeps no K and V, so it has no KV cache parameters.")
+        if len(shapes) > 1:
+            raise InputError(
+                f"The layers of this {geometry.model_type} model keep {len(shapes)} different shapes; "
+                f"one set of KV cache parameters describes only one."
+            )
+        num_kv_heads, key_dim, value_dim = shapes.pop()
+        return num_kv_heads, key_dim + value_dim if geometry.is_latent else key_dim
+
+    def get_max_seq_len(self) -> int:
+        """The user's maximum if there is one, else the model's; raises ValueError if it exceeds the model's."""
+        wanted = self.user_provided_max_length
+        if wanted is None:
+            return self.model_max_seq_len
+        if not 0 <= wanted <= self.model_max_seq_len:
+            raise ValueError(
+                f"max_length of {wanted} is outside what the model was built for: 0 to {self.model_max_seq_len}."
+            )
+        return wanted
+
+    def get_kv_params(self) -> KVCacheParams:
+        """The cache parameters."""
+        geometry = self.geometry
+        return KVCacheParams(
+            dtype=self.cache_dtype or self.dtype,
+            n_kv_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            num_layers=self.num_layers,
+            devices=tuple(self.devices),
+            enable_prefix_caching=self.kv_cache.enable_prefix_caching,
+            kv_connector=self.kv_cache.kv_connector,
+            kv_connector_config=self.kv_cache.kv_connector_config,
+            host_kvcache_swap_space_gb=self.kv_cache.host_kvcache_swap_space_gb,
+            page_size=self.kv_cache.kv_cache_page_size,
+            is_mla=geometry.is_latent,
+            num_q_heads=geometry.num_heads if geometry.is_latent else None,
+            data_parallel_degree=self.data_parallel_degree,
+            kvcache_quant_config=self.kvcache_quant_config,
+        )

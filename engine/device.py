@@ -1,18 +1,24 @@
-"""Memory of a device: how much is free (from NVML or the driver) and in use, releasing unused memory, checks before
-large allocations, and what to do where it ran out."""
+"""What a device is asked beside computing: its time, its memory, and copies to it and back that wait for nothing else.
+
+Time is measured by events on a GPU, which are read later, and by the host's clock on a CPU. Of memory: how much is free
+(from NVML or the driver) and in use, releasing what is unused, checks before large allocations, and what to do where it
+ran out.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 import torch
+from msgspec import Struct
 
 from engine.errors import InputError
 from engine.garbage import garbage
@@ -20,6 +26,52 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.bytes import Fill, predict
 from engine.predict.capacity import context_length, reserved_length
 from engine.spec.cache import CacheSpec
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+class DeviceTime(Protocol):
+    """A point in time on a device."""
+
+    def ms_since(self, earlier: DeviceTime) -> float:
+        """Milliseconds between two points; both must have been reached."""
+
+
+class HostTime(Struct, frozen=True):
+    """A point in time on the host's clock."""
+
+    seconds: float
+
+    def ms_since(self, earlier: DeviceTime) -> float:
+        assert isinstance(earlier, HostTime)
+        return (self.seconds - earlier.seconds) * 1e3
+
+
+class EventTime:
+    """An event queued on a GPU, reached when all work queued before it is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type == "mps":
+            self.event: Any = torch.mps.Event(enable_timing=True)
+            self.event.record()  # Apple's GPUs have one stream
+        else:
+            self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self.event.record(torch.cuda.current_stream(device))
+
+    def ms_since(self, earlier: DeviceTime) -> float:
+        """Milliseconds between two events; waits until this one is reached."""
+        assert isinstance(earlier, EventTime)
+        self.event.synchronize()
+        return float(earlier.event.elapsed_time(self.event))
+
+
+def device_now(device: torch.device) -> DeviceTime:
+    """The present point in time on the device: on a GPU, the end of all work queued so far."""
+    has_events = device.type == "cuda" or (device.type == "mps" and hasattr(torch.mps, "Event"))
+    return EventTime(device) if has_events else HostTime(time.perf_counter())
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
 
 STATUS, CLEAR, MOST_STATUS = "/proc/self/status", "/proc/self/clear_refs", 1 << 14  # files of this process, and bytes
 _opened = cache(os.open)  # kept open: opening both at every step takes four times longer than what is done with them
@@ -177,3 +229,41 @@ def check_room(what: str, num_bytes: int, free: int) -> None:
         raise InputError(
             f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."
         )
+
+
+# ---- copies that do not wait for other work that is queued on the device ---------------------------------------------
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor on a device. For a GPU it is copied from pinned memory without waiting: an ordinary copy would wait
+    for all work queued before it, and the next step could not be launched while this one computes. torch keeps the
+    pinned memory until the copy is done."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    try:
+        pinned = tensor.pin_memory()
+    except RuntimeError:  # some systems have no pinned memory
+        return tensor.to(device)
+    return pinned.to(device, non_blocking=True)
+
+
+class HostNumber:
+    """One integer on its way from a device to the host, started when this object is made. Reading a GPU tensor directly
+    waits for all queued work, the next step included if it was launched ahead; this waits for the number only."""
+
+    def __init__(self, number: torch.Tensor) -> None:
+        self._number, self._has_arrived = number, None
+        if number.device.type != "cuda":
+            return
+        try:
+            pinned = torch.empty(number.shape, dtype=number.dtype, pin_memory=True)
+        except RuntimeError:  # some systems have none
+            return
+        self._number = pinned.copy_(number, non_blocking=True)
+        self._has_arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._has_arrived.record(torch.cuda.current_stream(number.device))
+
+    def __int__(self) -> int:
+        if self._has_arrived is not None:
+            self._has_arrived.synchronize()
+        return int(self._number)

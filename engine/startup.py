@@ -1,4 +1,5 @@
-"""What Ctrl+C does while a program starts. It imports next to nothing, as it is imported before anything else."""
+"""What a program does before it imports anything else: Ctrl+C ends it quietly, and libraries find the environment
+variables and log levels that they read when they are imported. It imports next to nothing."""
 
 from __future__ import annotations
 
@@ -29,3 +30,18 @@ def _set(expected: object, handler: object) -> None:
 
 def _end(_number: int, _frame: FrameType | None) -> None:
     os._exit(STATUS)
+
+
+# loggers whose warnings do not help users: torchao's about kernels that this machine cannot run, and torch's about
+# calls in torchao that are deprecated
+TALKATIVE = ("torchao", "torch.utils._pytree")
+
+
+def prepare() -> None:
+    """Set what libraries need before they are imported, except variables that the user has set."""
+    import logging  # late: Ctrl+C waits for every import before it
+
+    os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,1 +1,0 @@
-"""MAX's KV cache configuration, with MAX's names and rules. No torch."""
