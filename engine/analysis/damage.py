@@ -11,7 +11,7 @@ import torch
 from engine.analysis.trial import Trial, exact_logits, newest_logits, only_layer, scratch_cache, trial_of
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding

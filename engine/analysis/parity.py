@@ -19,7 +19,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
 from engine.history.state import SequenceState
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.session.driver import ModeDriver, lengths_to_compute
 from engine.session.edits.again import EditThen, compute_with_edits, edits_of
 from engine.session.mode import CacheMode

@@ -15,7 +15,7 @@ from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.model.batch import Batch
 from engine.session.driver import Driver
 from engine.session.rerun import Progress

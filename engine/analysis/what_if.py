@@ -16,7 +16,7 @@ from engine.analysis.trial import (
     scratch_cache,
     trial_of,
 )
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session

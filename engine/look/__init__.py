@@ -1,1 +1,1 @@
-"""What can be seen of a cache: tiles for the screen, statistics, largest values."""
+"""What can be seen of a cache: pictures for the screen, statistics, largest values."""

@@ -1,4 +1,5 @@
-"""The most probable next tokens: measured on the device, and made into `Candidate`s on the host."""
+"""The distribution of the next token: its most probable tokens, measured on the device and made into `Candidate`s on
+the host; and the divergence between two distributions."""
 
 from __future__ import annotations
 
@@ -139,3 +140,11 @@ def largest(raw: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     chosen = groups.amax(2).topk(count).indices
     top = groups.gather(1, chosen[:, :, None].expand(-1, -1, GROUP)).flatten(1).topk(count)
     return chosen.gather(1, top.indices // GROUP) * GROUP + top.indices % GROUP, top.values
+
+
+def kl_divergence(before: torch.Tensor, after: torch.Tensor) -> float:
+    """KL(before || after) in nats of the distributions of two rows of logits `[V]`, computed in their dtype; NaN if one
+    of them has a NaN or a logit of +Inf. Tokens without probability before do not count."""
+    expected, found = before.log_softmax(-1), after.log_softmax(-1)
+    kl = float(torch.where(expected == -torch.inf, 0.0, expected.exp() * (expected - found)).sum())
+    return kl if math.isnan(kl) else max(0.0, kl)

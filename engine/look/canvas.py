@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.lenses import computed, held_of_all, read, read_all, rows_at_once
+from engine.look.magnitudes import HeadStatistics
 from engine.look.reductions import (
     Flags,
     as_slice,
@@ -29,7 +30,6 @@ from engine.look.reductions import (
     touched,
 )
 from engine.look.source import ALL_ROWS, Held, Source, rewrites, slots_of
-from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.pictures import HeadRequest, WallRequest
@@ -177,7 +177,7 @@ class Canvas:
     held: Ints = field(default_factory=lambda: np.empty((0, 0, 0), np.int64))
     num_removed: int = 0
     deltas: list[RowDelta] | None = None
-    statistics: tuple[int, TileStatistics] | None = None
+    statistics: tuple[int, HeadStatistics] | None = None
     _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
     _wanted: Sequence[Wanted] = ()  # the cells that are to be drawn
 

@@ -18,26 +18,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
-from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
-from engine.look.reductions import as_slice
+from engine.look.reductions import as_slice, farthest_from_zero
 from engine.look.source import Held, Source
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.pictures import Magnitudes
-from engine.wire.records import read_only_floats
+from engine.wire.records import Ints, read_only_floats
+
+Place = tuple[str, int]  # a lens and a layer
+
+
+# ---- colour ranges --------------------------------------------------------------------------------------------------
+
 
 QUANTILE = 0.995
 SHARES = np.array([[QUANTILE], [0.5]])
 # Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than
 # the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.)
 MEDIANS = 8.0
-
-Place = tuple[str, int]  # a lens and a layer
-
-BLOCK = 128  # rows
-MOST_BLOCKS = 64  # of one layer: beyond it, blocks become twice as long
 
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
@@ -94,6 +95,67 @@ def _compute_ranges(todo: Sequence[Counts]) -> None:
     first = 0
     for each in todo:
         each.ranges, first = table[first : first + len(each.counts)], first + len(each.counts)
+
+
+# ---- histograms that are kept of the rows of one owner --------------------------------------------------------------
+
+
+BLOCK = 128  # rows
+MOST_BLOCKS = 64  # of one layer: beyond it, blocks become twice as long
+
+
+class Blocks:
+    """The histograms of everything that is shown of the rows of one owner."""
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[Place, ...], Alike] = {}
+        self._shown: tuple[object, dict[Place, LayerCount]] = None, {}  # of which step, and all rows of then
+
+    def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
+        """The histograms of layers that hold these rows."""
+        return self._counts(source, {lens.name: held})[lens.name]
+
+    def _counts(self, source: Source, held: Mapping[str, Mapping[int, Held]]) -> dict[str, dict[int, LayerCount]]:
+        """The histograms of layers that hold these rows, by lens."""
+        if self._shown[0] != source.stamp:
+            self._shown = source.stamp, {}
+        shown, alike = self._shown[1], dict[Any, dict[str, dict[int, Held]]]()
+        for name in sorted(held):
+            part, is_one = LENSES[name].part, LENSES[name].values == 1
+            for layer, rows in held[name].items():
+                final = 0 if part is None else source.num_final(layer, part)
+                form = final, rows.form, 1 if is_one else rows.dim(part or "keys")
+                alike.setdefault(form, {}).setdefault(name, {})[layer] = rows
+        for (num_final, *_), group in alike.items():
+            places = tuple([(name, layer) for name, layers in group.items() for layer in layers])
+            if not shown.keys() >= set(places):
+                known = self._alike.get(places) or Alike.of(places, self._alike)
+                counts = known.count(source, group, num_final)
+                shown.update({place: LayerCount(counts, number) for number, place in enumerate(places)})
+                if known.newest is not None:
+                    self._alike[places] = known
+        return {name: {layer: shown[name, layer] for layer in layers} for name, layers in held.items()}
+
+    def magnitudes(self, lenses: Sequence[Lens], source: Source, held: Mapping[int, Held]) -> list[Magnitudes | None]:
+        """The colour ranges of layers that hold these rows, through each lens; None if there are none. Those that a
+        file stores are those of all rows, even if an earlier step is shown."""
+        of_file = {lens.name: source.ranges(held, lens.name) if lens.name == lens.part else {} for lens in lenses}
+        open_ones = {
+            lens.name: {layer: rows for layer, rows in held.items() if layer not in of_file[lens.name]}
+            for lens in lenses
+            if lens.is_of_every_head
+        }
+        counts = self._counts(source, open_ones)
+        computed = ranges_of([count for of_lens in counts.values() for count in of_lens.values()])
+        found, start = list[Magnitudes | None](), 0
+        for lens in lenses:
+            of_lens, stored = counts.get(lens.name, {}), of_file[lens.name]
+            ranges, start = computed[start : start + len(of_lens)], start + len(of_lens)
+            if stored:
+                every = stored | dict(zip(of_lens, ranges, strict=True))
+                ranges = np.array([every[layer] for layer in held])
+            found.append(magnitudes_from(ranges) if len(ranges) else None)
+        return found
 
 
 @dataclass(eq=False)
@@ -191,55 +253,188 @@ def counted_together(rows: Sequence[RowsOfLayers], part: slice, num_tokens: int)
     return joined([found[places.index(place)] for place in range(len(places))])
 
 
-class Blocks:
-    """The histograms of everything that is shown of the rows of one owner."""
+# ---- counting: sixteen bins to the octave, computed from the bits of float32 ----------------------------------------
 
-    def __init__(self) -> None:
-        self._alike: dict[tuple[Place, ...], Alike] = {}
-        self._shown: tuple[object, dict[Place, LayerCount]] = None, {}  # of which step, and all rows of then
 
-    def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
-        """The histograms of layers that hold these rows."""
-        return self._counts(source, {lens.name: held})[lens.name]
+COUNTED_AT_ONCE = 1 << 17  # numbers
+_SHIFT = 19  # bits dropped of the 23 of a mantissa, so that four are kept
+_NO_SIGN = (1 << 31) - 1
+_LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # 2**-40 to 2**24; the end bins take the rest
+EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32).astype(np.float64)
+EDGES[0] = 0.0
 
-    def _counts(self, source: Source, held: Mapping[str, Mapping[int, Held]]) -> dict[str, dict[int, LayerCount]]:
-        """The histograms of layers that hold these rows, by lens."""
-        if self._shown[0] != source.stamp:
-            self._shown = source.stamp, {}
-        shown, alike = self._shown[1], dict[Any, dict[str, dict[int, Held]]]()
-        for name in sorted(held):
-            part, is_one = LENSES[name].part, LENSES[name].values == 1
-            for layer, rows in held[name].items():
-                final = 0 if part is None else source.num_final(layer, part)
-                form = final, rows.form, 1 if is_one else rows.dim(part or "keys")
-                alike.setdefault(form, {}).setdefault(name, {})[layer] = rows
-        for (num_final, *_), group in alike.items():
-            places = tuple([(name, layer) for name, layers in group.items() for layer in layers])
-            if not shown.keys() >= set(places):
-                known = self._alike.get(places) or Alike.of(places, self._alike)
-                counts = known.count(source, group, num_final)
-                shown.update({place: LayerCount(counts, number) for number, place in enumerate(places)})
-                if known.newest is not None:
-                    self._alike[places] = known
-        return {name: {layer: shown[name, layer] for layer in layers} for name, layers in held.items()}
 
-    def magnitudes(self, lenses: Sequence[Lens], source: Source, held: Mapping[int, Held]) -> list[Magnitudes | None]:
-        """The colour ranges of layers that hold these rows, through each lens; None if there are none. Those that a
-        file stores are those of all rows, even if an earlier step is shown."""
-        told = {lens.name: source.ranges(held, lens.name) if lens.name == lens.part else {} for lens in lenses}
-        open_ones = {
-            lens.name: {layer: rows for layer, rows in held.items() if layer not in told[lens.name]}
-            for lens in lenses
-            if lens.is_of_every_head
-        }
-        counts = self._counts(source, open_ones)
-        computed = ranges_of([count for of_lens in counts.values() for count in of_lens.values()])
-        found, start = list[Magnitudes | None](), 0
-        for lens in lenses:
-            of_lens, stored = counts.get(lens.name, {}), told[lens.name]
-            ranges, start = computed[start : start + len(of_lens)], start + len(of_lens)
-            if stored:
-                every = stored | dict(zip(of_lens, ranges, strict=True))
-                ranges = np.array([every[layer] for layer in held])
-            found.append(magnitudes_from(ranges) if len(ranges) else None)
+@dataclass(eq=False)
+class Counts:
+    """Histograms of a lens in layers of one shape: `counts` `[L, bins]` of finite magnitudes, and `peak` `[L, H, D]`,
+    per channel the finite number farthest from zero. `num_rows` rows of each layer are included. `ranges` `[L, 3]`
+    caches what was computed from them (colour limit, largest magnitude, share beyond the limit); None since rows were
+    added."""
+
+    counts: npt.NDArray[np.int64]
+    peak: npt.NDArray[np.float32]
+    num_rows: int
+    ranges: npt.NDArray[np.float64] | None = None
+
+    def copy(self) -> Counts:
+        return Counts(self.counts.copy(), self.peak.copy(), self.num_rows, self.ranges)
+
+    def part(self, places: slice | list[int]) -> Counts:
+        """The histograms of some of the layers; views where these are consecutive."""
+        return Counts(self.counts[places], self.peak[places], self.num_rows)
+
+    def add(self, later: Counts) -> Counts:
+        """Add the histograms of later rows of the same layers, in place."""
+        self.counts += later.counts
+        put_peak(self.peak, later.peak)
+        self.num_rows += later.num_rows
+        self.ranges = None
+        return self
+
+
+class LayerCount(Struct, frozen=True, eq=False):
+    """The histogram of one layer, which is number `place` of several."""
+
+    of: Counts
+    place: int
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64] = self.of.counts[self.place]
         return found
+
+    @property
+    def peak(self) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self.of.peak[self.place]
+        return found
+
+    @property
+    def num_rows(self) -> int:
+        return self.of.num_rows
+
+
+def put_peak(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:
+    """Replace numbers in `peak` by those in `other` that are farther from zero."""
+    np.copyto(peak, other, where=np.abs(other) > np.abs(peak))
+
+
+def joined(layers: Sequence[LayerCount]) -> Counts:
+    """The histograms of some layers, of equally many rows, as one: the object that has all of them if it has no others,
+    else a copy."""
+    of = layers[0].of
+    if [each.of for each in layers] == [of] * len(of.counts) and [each.place for each in layers] == [
+        *range(len(layers))
+    ]:
+        return of
+    return Counts(np.stack([each.counts for each in layers]), np.stack([each.peak for each in layers]), of.num_rows)
+
+
+def counted(numbers: torch.Tensor, positions: torch.Tensor | None, num_tokens: int) -> Counts:
+    """Histograms of the rows `[L, H, T, D]` of layers, whose positions `[L, H, T]` are given only if they are not
+    consecutive: then rows of later tokens than the first `num_tokens` are left out. Few numbers at a time, so that
+    temporary tensors stay small beside a long cache."""
+    num_layers, heads, num_rows, dims = numbers.shape
+    if 0 < numbers.numel() <= COUNTED_AT_ONCE:
+        return Counts(*_count(numbers, positions, num_tokens), num_rows)
+    made = np.zeros((num_layers, _HIGH - _LOW), np.int64), np.zeros((num_layers, heads, dims), np.float32)
+    layers_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * num_rows * dims))
+    rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
+    for layer in range(0, num_layers, layers_at_once):
+        layers = slice(layer, layer + layers_at_once)
+        for start in range(0, num_rows, rows_at_once):
+            part = layers, slice(None), slice(start, start + rows_at_once)
+            counts, peak = _count(numbers[part], None if positions is None else positions[part], num_tokens)
+            made[0][layers] += counts
+            put_peak(made[1][layers], peak)
+    return Counts(*made, num_rows)
+
+
+def _count(
+    numbers: torch.Tensor, positions: torch.Tensor | None, num_tokens: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    values = numbers.float()
+    if positions is not None:
+        is_later = positions >= num_tokens
+        if bool(is_later.any()):  # where positions are not consecutive, rows of later steps may be among them
+            values = values.masked_fill(is_later[..., None], torch.nan)
+    # without the sign bit, the bits of floats are in the order of their magnitudes
+    bins = (values.view(torch.int32) & _NO_SIGN).bitwise_right_shift_(_SHIFT).clamp_(_LOW, _HIGH - 1)
+    peak = farthest_from_zero(values, 2).cpu().numpy()
+    if not np.isfinite(peak).all():
+        is_finite = values.isfinite()
+        bins.masked_fill_(~is_finite, _HIGH)
+        peak = farthest_from_zero(values.masked_fill(~is_finite, 0.0), 2).cpu().numpy()
+    num_bins = _HIGH - _LOW + 1  # the last one has what is no number
+    first = torch.arange(-_LOW, len(bins) * num_bins - _LOW, num_bins, dtype=torch.int32, device=bins.device)
+    found = histogram(bins.add_(first[:, None, None, None]).flatten(), len(bins) * num_bins)
+    return found.reshape(-1, num_bins)[:, :-1], peak
+
+
+def histogram(bins: torch.Tensor, count: int) -> npt.NDArray[np.int64]:
+    """How often each of `count` numbers occurs; on a CPU numpy counts five times faster than torch."""
+    if bins.device.type != "cpu":
+        return torch.bincount(bins, minlength=count).cpu().numpy()
+    return np.bincount(bins.numpy(), minlength=count)
+
+
+# ---- statistics of what is drawn of one head or state ---------------------------------------------------------------
+
+
+HISTOGRAM_BINS = 64
+ROBUST_QUANTILE = 0.995
+MORE_KEPT = 256  # of the largest magnitudes, beside twice those beyond the limit
+
+
+class HeadStatistics:
+    """The statistics of the numbers of one head or state, a tensor of any shape.
+
+    `counts` and `edges` are a histogram of the finite numbers between minus and plus the largest magnitude; `limit`
+    is the 99.5th percentile of the magnitudes of those that are not zero, exactly; 1 where there are none: zeros, such
+    as those of edited rows, would let it collapse. On a GPU the counting runs there, and what is copied to the
+    host does not grow with the tensor. `add` reads no earlier numbers again.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        numbers = values.float().flatten()
+        finite = numbers
+        if numbers.numel() and not torch.stack(numbers.aminmax()).isfinite().all():
+            finite = numbers[numbers.isfinite()]
+        self.num_nan = int(numbers.isnan().sum()) if len(finite) < len(numbers) else 0
+        self.num_inf = len(numbers) - len(finite) - self.num_nan
+        self.lowest, self.highest = map(float, finite.aminmax()) if len(finite) else (0.0, 0.0)
+        self._span = max(-self.lowest, self.highest) or 1.0
+        self.edges = np.linspace(-self._span, self._span, HISTOGRAM_BINS + 1).astype(np.float32)
+        self.counts = self._histogram(finite)
+        magnitudes = finite.abs()
+        self._num_sized = int(magnitudes.count_nonzero())
+        num_kept = min(self._num_sized, 2 * num_beyond(self._num_sized) + MORE_KEPT)
+        self._largest = magnitudes.topk(num_kept).values
+
+    def _histogram(self, finite: torch.Tensor) -> Ints:
+        return finite.double().histc(HISTOGRAM_BINS, -self._span, self._span).long().cpu().numpy()
+
+    @property
+    def limit(self) -> float:
+        return float(self._largest[num_beyond(self._num_sized) - 1]) if self._num_sized else 1.0
+
+    def add(self, values: torch.Tensor) -> bool:
+        """Add more numbers. False, and nothing is added, where all must be counted again: some are beyond the range of
+        the histogram or not finite, or more are beyond the limit than were kept."""
+        numbers = values.float().flatten()
+        if not numbers.numel():
+            return True
+        low, high = torch.stack(numbers.aminmax()).tolist()
+        magnitudes = numbers.abs()
+        num_sized = self._num_sized + int(magnitudes.count_nonzero())
+        is_inside = -self._span <= low and high <= self._span  # no NaN is
+        if not self._num_sized or not is_inside or num_beyond(num_sized) > len(self._largest):
+            return False
+        self.lowest, self.highest, self._num_sized = min(self.lowest, low), max(self.highest, high), num_sized
+        self.counts = self.counts + self._histogram(numbers)
+        self._largest = torch.cat([self._largest, magnitudes]).topk(len(self._largest)).values
+        return True
+
+
+def num_beyond(count: int) -> int:
+    """How many of so many magnitudes are at the limit or beyond it."""
+    return count - min(count - 1, int(ROBUST_QUANTILE * count))

@@ -2,45 +2,52 @@
 
 A cell of a reduced picture keeps both its smallest and its largest value, so that a single outlier channel never
 averages away; a NaN makes its cell NaN. A picture of an earlier step shows the rows as they were then; where the cache
-no longer knows them, it shows what is stored now and says so.
+no longer knows them, it shows what is stored now and says so. What was counted and drawn of the rows is kept, so that
+the next picture of them costs only what is new.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from msgspec import structs
+from torch.nn.functional import pad
 
 from engine.cache.contract import StateMatrix
+from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.canvas import Canvas, Grid, has_no_size, held_in_columns
-from engine.look.lenses import queries_words, read, read_all, why_not
-from engine.look.probe import entropy_of
+from engine.look.lenses import held_of_all, queries_words, read, read_all, why_not
+from engine.look.magnitudes import Blocks, Counts, HeadStatistics, LayerCount, ranges_of
+from engine.look.measures import entropy_of
 from engine.look.reductions import (
+    as_slice,
+    largest_weights,
     missing_rows,
-    most_attended,
     ms_since,
     num_positions_of,
     per_cell,
     pooled,
     pooled_weights,
 )
-from engine.look.seen import Seen
-from engine.look.source import PARTS, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
-from engine.look.tile_statistics import TileStatistics
+from engine.look.source import PARTS, Held, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import (
+    Attended,
     AttentionPicture,
     AttentionRequest,
     CellUpdate,
     HeadPicture,
     HeadRequest,
+    Outlier,
+    OutliersPicture,
+    OutliersRequest,
     Picture,
     PictureRequest,
     RowPicture,
@@ -53,13 +60,11 @@ from engine.wire.pictures import (
 )
 from engine.wire.records import Floats, Ints, Provenance, read_only_floats, read_only_ints
 
-# largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
-WORTH_UPDATING = 0.5
-STATE_COLUMNS, STATE_ROWS = 64, 32  # most in the small picture of a state
-STATE_MATRICES = 64  # most drawn of one layer; layers with a delta rule have one for each head
+if TYPE_CHECKING:
+    from engine.session.queries import Queries
 
 
-def take(request: PictureRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Picture:
+def picture_of(request: PictureRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Picture:
     """One picture of a source. A wall reuses what the last one of the same rows has drawn."""
     match request:
         case WallRequest() | HeadRequest():
@@ -74,7 +79,80 @@ def take(request: PictureRequest, source: Source, geometry: CacheGeometry, seen:
     raise InputError("Of this there are pictures of the wall, of a head, of a row and of the page table.")
 
 
-# ---- wall and head -------------------------------------------------------------------------------------------------
+def limited(
+    request: PictureRequest, source: Source, geometry: CacheGeometry, whose: str
+) -> tuple[PictureRequest, Source]:
+    """A request limited to existing tokens, and the rows that it is about. Raises `InputError` for a lens, layer or
+    head that does not exist; `whose` names the model or file."""
+    if (lens := getattr(request, "lens", "keys")) not in LENSES:
+        raise InputError(f"There is no lens '{lens}': choose one of {', '.join(LENSES)}.")
+    layer, head = getattr(request, "layer", 0), getattr(request, "kv_head", getattr(request, "head", 0))
+    if not 0 <= layer < len(geometry.layers):
+        raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
+    if head < 0:
+        raise InputError(f"There is no head {head}: count from 0.")
+    request = within(request, source.num_tokens)
+    wanted = getattr(request, "num_tokens", source.num_tokens)
+    return request, source if wanted == source.num_tokens else source.at(wanted)
+
+
+def within(request: PictureRequest, num_tokens: int) -> PictureRequest:
+    """A request limited to existing tokens: since it was sent, the sequence may have gone back."""
+    changes: dict[str, int] = {}
+    for name in ("num_tokens", "previous_tokens", "start", "stop"):
+        value = getattr(request, name, None)
+        if value is not None:
+            changes[name] = min(max(value, 0), num_tokens)
+    if (count := getattr(request, "count", None)) is not None:
+        changes["count"] = max(1, count)
+    return structs.replace(request, **changes)
+
+
+# ---- what was counted and drawn -------------------------------------------------------------------------------------
+
+
+# By part, layer, kv head and channel: the position of the number farthest from zero, and that number
+Peaks = dict[tuple[Part, int, int, int], tuple[int, float]]
+
+
+class Seen:
+    """What was counted and drawn of the rows of one owner: to be discarded when rows that were there before may have
+    other numbers."""
+
+    def __init__(self, rows_of: object) -> None:
+        self.rows_of = rows_of
+        self.blocks, self.wall, self.peaks = Blocks(), Canvas(), Peaks()
+        self.queries: Queries | None = None
+        self.full: dict[int, Held] = {}
+
+
+class SeenSequences:
+    """What was seen of the sequences of a session."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Seen] = {}
+
+    def of(self, seq_id: int, cache: object) -> Seen:
+        """What was seen of a sequence in this cache; what was seen of it in any other is discarded."""
+        known = self._of.get(seq_id)
+        if known is None or known.rows_of is not cache:
+            known = self._of[seq_id] = Seen(cache)
+        return known
+
+    def forget(self, seq_id: int) -> None:
+        """Discard it for a sequence that is removed, or whose rows may have been overwritten."""
+        self._of.pop(seq_id, None)
+
+    def forget_all(self) -> None:
+        """Discard all, when other sequences become the present ones."""
+        self._of.clear()
+
+
+# ---- wall and head --------------------------------------------------------------------------------------------------
+
+
+# largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
+WORTH_UPDATING = 0.5
 
 
 def drawn(
@@ -167,7 +245,8 @@ def absent_cells(canvas: Canvas) -> np.ndarray | None:
     return absent
 
 
-# ---- wall ----------------------------------------------------------------------------------------------------------
+# ---- wall -----------------------------------------------------------------------------------------------------------
+
 
 NUMBERS_OF_WALL = ("magnitudes", "other_magnitudes")
 
@@ -277,10 +356,11 @@ def knows_change(source: Source, request: WallRequest) -> bool:
     return source.is_known and source.before(request.previous_tokens) is not None
 
 
-# ---- head ----------------------------------------------------------------------------------------------------------
+# ---- head -----------------------------------------------------------------------------------------------------------
 
-NUMBERS_OF_TILE = ("counts", "edges", "limit", "lowest", "highest", "num_nan", "num_inf")
-NUMBERS_OF_HEAD = ("magnitudes", *NUMBERS_OF_TILE)
+
+STATISTICS = ("counts", "edges", "limit", "lowest", "highest", "num_nan", "num_inf")
+NUMBERS_OF_HEAD = ("magnitudes", *STATISTICS)
 
 
 def head_of(
@@ -321,13 +401,13 @@ def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     assert isinstance(request, HeadRequest)
     (magnitudes,) = seen.blocks.magnitudes([LENSES[request.lens]], source, grid.held)
     counted_to, statistics = canvas.statistics or (0, None)
-    if statistics is None or not statistics.add(tile_of(request, source, grid, range(counted_to, grid.stop))):
-        statistics = TileStatistics(tile_of(request, source, grid, range(grid.first, grid.stop)))
+    if statistics is None or not statistics.add(numbers_drawn(request, source, grid, range(counted_to, grid.stop))):
+        statistics = HeadStatistics(numbers_drawn(request, source, grid, range(grid.first, grid.stop)))
     canvas.statistics = grid.stop, statistics
-    return {"magnitudes": magnitudes, **numbers_of_tile(statistics)}
+    return {"magnitudes": magnitudes, **statistics_of(statistics)}
 
 
-def tile_of(request: HeadRequest, source: Source, grid: Grid, span: range) -> torch.Tensor:
+def numbers_drawn(request: HeadRequest, source: Source, grid: Grid, span: range) -> torch.Tensor:
     """The numbers of a head's rows at some positions."""
     for rows in read_all(source, LENSES[request.lens], grid.held, span, grid.head) if grid.held else ():
         if rows.positions is None:
@@ -336,10 +416,59 @@ def tile_of(request: HeadRequest, source: Source, grid: Grid, span: range) -> to
     return torch.empty(0)
 
 
-def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:
-    """The statistics of a tile as fields of a head's picture."""
-    found = {name: getattr(statistics, name) for name in NUMBERS_OF_TILE}
+def statistics_of(statistics: HeadStatistics) -> dict[str, Any]:
+    """Statistics of the numbers drawn as fields of a head's picture."""
+    found = {name: getattr(statistics, name) for name in STATISTICS}
     return found | {"counts": read_only_ints(statistics.counts), "edges": read_only_floats(statistics.edges)}
+
+
+def tensor_label(kind: str, lens: str) -> str:
+    """The name of what a lens shows: latent attention caches a compressed latent and one rotary key instead of K and
+    V."""
+    if kind == "latent" and lens in PARTS:
+        return "latent" if lens == "keys" else "rotary key"
+    return LENSES[lens].label
+
+
+def no_rows(kind: str, is_now: bool = True) -> str:
+    """A note that says why a layer of this kind has no rows."""
+    if kind == "linear" and not is_now:
+        return "This layer keeps a recurrent state, which moves on with every token: go to this step to see it."
+    if kind == "linear":
+        return "This layer keeps a recurrent state of constant size, and no K and V."
+    if kind == "shared":
+        return "This layer reads the K and V of an earlier layer and keeps none of its own."
+    return "This layer holds no K and V now."
+
+
+def missing_note(source: Source, layer: int) -> str:
+    """Why a layer has no rows of a suspended step; empty where it has them, or no step is suspended."""
+    return source.half.note if source.half is not None and not source.half.has_passed(layer) else ""
+
+
+# ---- recurrent states -----------------------------------------------------------------------------------------------
+
+
+STATE_COLUMNS, STATE_ROWS = 64, 32  # most in the small picture of a state
+STATE_MATRICES = 64  # most drawn of one layer; layers with a delta rule have one for each head
+
+
+def state_pictures(source: Source, geometry: CacheGeometry) -> tuple[StatePicture, ...]:
+    """The states of all layers that have one. Empty for an earlier step: earlier states are not kept."""
+    layers = [layer.index for layer in geometry.layers if layer.kind == "linear" or layer.state_elements]
+    return tuple(state_picture(index, matrix) for index in layers for matrix in source.states(index)[:STATE_MATRICES])
+
+
+def state_picture(layer: int, matrix: StateMatrix) -> StatePicture:
+    """The small picture of one part of a state."""
+    values = landscape(matrix.values)
+    columns, rows = values.shape
+    low, high, _ = pooled(values[None], 0, per_cell(columns, STATE_COLUMNS), per_cell(rows, STATE_ROWS))
+    largest = float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
+    dtype = str(matrix.values.dtype).removeprefix("torch.")
+    return StatePicture(
+        layer, matrix.name, matrix.shape, dtype, read_only_floats(low[0]), read_only_floats(high[0]), largest
+    )
 
 
 def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -> HeadPicture | None:
@@ -366,11 +495,17 @@ def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -
         note="",
         took_ms=ms_since(began),
         state_shape=matrix.shape,
-        **numbers_of_tile(TileStatistics(values)),
+        **statistics_of(HeadStatistics(values)),
     )
 
 
-# ---- attention, rows and pages -------------------------------------------------------------------------------------
+def landscape(values: torch.Tensor) -> torch.Tensor:
+    """A matrix as `[columns, rows]` of a picture, with its longer side horizontal."""
+    values = values.float()
+    return values.mT if values.shape[0] < values.shape[1] else values
+
+
+# ---- attention ------------------------------------------------------------------------------------------------------
 
 
 class NewestQuery(NamedTuple):
@@ -437,7 +572,7 @@ def attention_picture(request: AttentionRequest, query: NewestQuery, geometry: C
         positions = first + np.arange(weights.shape[1]) * per_column
         if not is_difference and lens.columns == "tokens":
             held = row if gone is None else row.masked_fill(gone, -1.0)
-            top_positions, top_weights = most_attended(held, base)
+            top_positions, top_weights = largest_weights(held, base)
         if not is_difference and lens.reads == "weights":
             entropy = read_only_floats(entropy_of(row).cpu().numpy())
     return AttentionPicture(
@@ -465,6 +600,9 @@ def held_columns(row: torch.Tensor, layer: LayerGeometry, query_position: int) -
     if layer.kind == "cross":
         return row[:, : int((~row.isnan()).any(0).sum())], 0
     return row, query_position + 1 - row.shape[1]
+
+
+# ---- rows and pages -------------------------------------------------------------------------------------------------
 
 
 def row_picture(request: RowRequest, source: Source, geometry: CacheGeometry) -> RowPicture:
@@ -504,78 +642,107 @@ def table_picture(request: TableRequest, source: Source) -> TablePicture:
     return TablePicture(request, source.spec.page_size, tables, num_tokens, source.why_not)
 
 
-def tensor_label(kind: str, lens: str) -> str:
-    """The name of what a lens shows: latent attention caches a compressed latent and one rotary key instead of K and
-    V."""
-    if kind == "latent" and lens in PARTS:
-        return "latent" if lens == "keys" else "rotary key"
-    return LENSES[lens].label
+# ---- the largest numbers of K and V, and the tokens that receive most of the newest query's attention ---------------
 
 
-def no_rows(kind: str, is_now: bool = True) -> str:
-    """A note that says why a layer of this kind has no rows."""
-    if kind == "linear" and not is_now:
-        return "This layer keeps a recurrent state, which moves on with every token: go to this step to see it."
-    if kind == "linear":
-        return "This layer keeps a recurrent state of constant size, and no K and V."
-    if kind == "shared":
-        return "This layer reads the K and V of an earlier layer and keeps none of its own."
-    return "This layer holds no K and V now."
-
-
-def missing_note(source: Source, layer: int) -> str:
-    """Why a layer has no rows of a suspended step; empty where it has them, or no step is suspended."""
-    return source.half.note if source.half is not None and not source.half.has_passed(layer) else ""
-
-
-def limited(
-    request: PictureRequest, source: Source, geometry: CacheGeometry, whose: str
-) -> tuple[PictureRequest, Source]:
-    """A request limited to existing tokens, and the rows that it is about. Raises `InputError` for a lens, layer or
-    head that does not exist; `whose` names the model or file."""
-    if (lens := getattr(request, "lens", "keys")) not in LENSES:
-        raise InputError(f"There is no lens '{lens}': choose one of {', '.join(LENSES)}.")
-    layer, head = getattr(request, "layer", 0), getattr(request, "kv_head", getattr(request, "head", 0))
-    if not 0 <= layer < len(geometry.layers):
-        raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
-    if head < 0:
-        raise InputError(f"There is no head {head}: count from 0.")
-    request = within(request, source.num_tokens)
-    wanted = getattr(request, "num_tokens", source.num_tokens)
-    return request, source if wanted == source.num_tokens else source.at(wanted)
-
-
-def within(request: PictureRequest, num_tokens: int) -> PictureRequest:
-    """A request limited to existing tokens: since it was sent, the sequence may have gone back."""
-    changes: dict[str, int] = {}
-    for name in ("num_tokens", "previous_tokens", "start", "stop"):
-        value = getattr(request, name, None)
-        if value is not None:
-            changes[name] = min(max(value, 0), num_tokens)
-    if (count := getattr(request, "count", None)) is not None:
-        changes["count"] = max(1, count)
-    return structs.replace(request, **changes)
-
-
-def state_pictures(source: Source, geometry: CacheGeometry) -> tuple[StatePicture, ...]:
-    """The states of all layers that have one. Empty for an earlier step: earlier states are not kept."""
-    layers = [layer.index for layer in geometry.layers if layer.kind == "linear" or layer.state_elements]
-    return tuple(state_picture(index, matrix) for index in layers for matrix in source.states(index)[:STATE_MATRICES])
-
-
-def landscape(values: torch.Tensor) -> torch.Tensor:
-    """A matrix as `[columns, rows]` of a picture, with its longer side horizontal."""
-    values = values.float()
-    return values.mT if values.shape[0] < values.shape[1] else values
-
-
-def state_picture(layer: int, matrix: StateMatrix) -> StatePicture:
-    """The small picture of one part of a state."""
-    values = landscape(matrix.values)
-    columns, rows = values.shape
-    low, high, _ = pooled(values[None], 0, per_cell(columns, STATE_COLUMNS), per_cell(rows, STATE_ROWS))
-    largest = float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
-    dtype = str(matrix.values.dtype).removeprefix("torch.")
-    return StatePicture(
-        layer, matrix.name, matrix.shape, dtype, read_only_floats(low[0]), read_only_floats(high[0]), largest
+def outliers_picture(
+    request: OutliersRequest,
+    source: Source,
+    geometry: CacheGeometry,
+    seen: Seen,
+    attention: Mapping[int, torch.Tensor],
+    num_attended: int,
+) -> OutliersPicture:
+    """The list for the window. `attention` `[H, S]` by layer: weights of the newest of `num_attended` tokens, NaN where
+    a row had been evicted."""
+    began = time.perf_counter()
+    held = held_of_all(source, LENSES["keys"], [layer.index for layer in geometry.attention_layers])
+    keys, values = (seen.blocks.of(LENSES[part], source, held) for part in PARTS)
+    return OutliersPicture(
+        request=request,
+        provenance=provenance_of(source, sorted(keys.keys() | values.keys())),
+        keys=largest(keys, source, "keys", request.count, seen.peaks),
+        values=largest(values, source, "values", request.count, seen.peaks),
+        attended=most_attended(attention, geometry, request.count, num_attended),
+        note=source.why_not or ("" if keys or values else "No K and V are held now."),
+        took_ms=ms_since(began),
     )
+
+
+def largest(
+    counts: Mapping[int, LayerCount], source: Source, tensor: Part, how_many: int, known: Peaks
+) -> tuple[Outlier, ...]:
+    """The channels whose largest number is farthest beyond the colour range of their layer, one entry each. Not tokens
+    and not bare numbers, because the same channel is large at many tokens, and layers differ in scale."""
+    limits, together = ranges_of(list(counts.values()))[:, 0], dict[Counts, list[tuple[int, int, float]]]()
+    for (layer, count), limit in zip(counts.items(), limits.tolist(), strict=True):
+        if limit > 0:
+            together.setdefault(count.of, []).append((layer, count.place, limit))
+    found: list[tuple[float, int, int, int, float]] = []
+    for of, members in together.items():
+        layers, places, limits_of = zip(*members, strict=True)
+        peak = of.peak[as_slice(places)]
+        ratios = (np.abs(peak) / np.array(limits_of)[:, None, None]).ravel()
+        count = min(how_many, ratios.size)
+        least = np.partition(ratios, -count)[-count]
+        best = np.flatnonzero(ratios >= least)  # equal ones all: which are listed is decided by their places
+        numbers, heads, channels = np.unravel_index(best, peak.shape)
+        those = [layers[number] for number in numbers]
+        columns = ratios[best], those, heads, channels, peak.ravel()[best]
+        found += zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+    return tuple([_located(source, tensor, known, *one) for one in sorted(found, key=_order)[:how_many]])
+
+
+def _order(one: tuple[float, ...]) -> tuple[float, ...]:
+    """Larger ratios first; where they are equal, by place."""
+    return -one[0], *one[1:]
+
+
+def _located(
+    source: Source, tensor: Part, known: Peaks, ratio: float, layer: int, head: int, channel: int, peak: float
+) -> Outlier:
+    """The entry of a channel: the token at which its number is largest. That of a row which no later step overwrites is
+    searched once."""
+    place = tensor, layer, head, channel
+    found = known.get(place)
+    if found is None or found[1] != peak:
+        found = _position_of_largest(source, tensor, layer, head, channel)
+        if found[0] < source.num_final(layer, tensor):
+            known[place] = found
+    position, value = found
+    is_coded = source.exact_from(layer, tensor) > position
+    return Outlier(layer, head, channel, position, value, ratio, is_coded)
+
+
+def _position_of_largest(source: Source, tensor: Part, layer: int, head: int, channel: int) -> tuple[int, float]:
+    """The position at which a channel has its number farthest from zero, and that number."""
+    rows = source.rows(layer, tensor, head=head)
+    assert rows is not None, "a layer that was counted holds rows"
+    column = rows.numbers[0, :, channel].float().nan_to_num(0.0, 0.0, 0.0)
+    if rows.positions is not None:
+        column = column.masked_fill(rows.positions[0] >= source.num_tokens, 0.0)
+    slot = int(column.abs().argmax())
+    return rows.first + slot if rows.positions is None else int(rows.positions[0, slot]), float(column[slot])
+
+
+def most_attended(
+    attention: Mapping[int, torch.Tensor], geometry: CacheGeometry, how_many: int, num_tokens: int
+) -> tuple[Attended, ...]:
+    """The positions with the largest mean weight over all layers and heads, each with the head that gave it most."""
+    rows = on_one_device(attention.values())
+    if not rows:
+        return ()
+    length = max([row.shape[1] for row in rows])
+    # rows end at the newest token: a shorter row begins at a later position
+    padded = [row if row.shape[1] == length else pad(row, (length - row.shape[1], 0)) for row in rows]
+    aligned = torch.cat(padded).float().nan_to_num(0.0)
+    owners = [(layer, head) for layer, row in zip(attention, rows, strict=True) for head in range(row.shape[0])]
+    mean, first = aligned.mean(0), max(0, num_tokens - length)  # where every layer keeps a window
+    weights, columns = mean.topk(min(how_many, length))
+    most, givers = aligned[:, columns].max(0)
+    found = []
+    for column, weight, much, giver in zip(*(each.tolist() for each in (columns, weights, most, givers)), strict=True):
+        layer, head = owners[giver]
+        group = max(1, geometry.layers[layer].num_heads // max(1, geometry.layers[layer].num_kv_heads))
+        found.append(Attended(first + column, weight, layer, head, head // group, much))
+    return tuple(found)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.row_delta import RowDelta
-from engine.look.magnitude_counts import farthest_from_zero
 from engine.wire.records import Floats, Ints, read_only_floats, read_only_ints
 
 TOP_POSITIONS = 5
@@ -174,7 +173,13 @@ def pooled_weights(
     return np.where(absent == expected, np.float32(np.nan), weights), read_only_ints(absent)
 
 
-def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
+def farthest_from_zero(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The number farthest from zero along a dimension, with its sign; NaN if any is NaN."""
+    low, high = values.amin(dim), values.amax(dim)
+    return torch.where(-low >= high, low, high)
+
+
+def largest_weights(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
     """The positions of a row `[H, S]`, counted from position `base`, that received the most attention, and their
     weights, `[H, N]`. Missing rows are given as negative weights."""
     found = row.topk(min(TOP_POSITIONS, row.shape[1]), dim=1)

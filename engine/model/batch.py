@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.look.strip import Measured, Wanted
+from engine.look.measures import Measured, Wanted
 from engine.model.surprisal import Surprisal
 
 if TYPE_CHECKING:

@@ -12,9 +12,16 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.files.text import kind_of
-from engine.look.outliers import outliers_picture
-from engine.look.pictures import NewestQuery, attention_picture, limited, of_queries, row_picture, take
-from engine.look.seen import Seen
+from engine.look.pictures import (
+    NewestQuery,
+    Seen,
+    attention_picture,
+    limited,
+    of_queries,
+    outliers_picture,
+    picture_of,
+    row_picture,
+)
 from engine.opened.description import model_info, opened_file, readable_steps, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
 from engine.saved.session import joined_text
@@ -136,7 +143,7 @@ class OpenedSnapshot:
                 return attention_picture(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
             case RowRequest():
                 return replace(row_picture(request, source, geometry), written=self._norms_of(request.position))
-        return take(request, source, geometry, self._seen)
+        return picture_of(request, source, geometry, self._seen)
 
     @cached_property
     def _norms(self) -> list[tuple[int, RowStats]]:

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.look.strip import Wanted
+from engine.look.measures import Wanted
 from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, CaptureLevel, captures
 
 COSTS_KEPT = 64  # decode steps whose median cost is reported

@@ -12,8 +12,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.part_timer import PartTimer, timed_layers
 from engine.device import to_device
 from engine.history.late_surprisal import LateSurprisal
-from engine.look.probe import spread
-from engine.look.strip import Measured
+from engine.look.measures import Measured, spread
 from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms

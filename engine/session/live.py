@@ -12,7 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import Move, SequenceState
-from engine.look.seen import SeenSequences
+from engine.look.pictures import SeenSequences
 from engine.session.mode import CacheMode
 from engine.wire.page_events import ContinuedFrom
 from engine.wire.status import SequenceInfo

@@ -18,19 +18,21 @@ from engine.cache.contract import Evicted, Pair
 from engine.errors import InputError, first_line, is_of_device
 from engine.history.history import History
 from engine.look.candidates import IDS, NextToken, Sample, candidate_measures, chosen_measures, next_token
-from engine.look.evicted import EvictedInStep
-from engine.look.new_rows import NewRows
-from engine.look.packing import Arrays, Packing
-from engine.look.probe import (
+from engine.look.measures import (
+    EvictedInStep,
+    NewRows,
+    Norms,
     attention_measures,
     attention_summary,
     keepable_rows,
     nan_where_evicted,
+    norm_ratio,
+    norms_before,
     row_checksums,
+    with_rows,
     wrapped,
 )
-from engine.look.ring import ObservationRing, PendingCopy
-from engine.look.row_norms import Norms, norm_ratio, norms_before, with_rows
+from engine.look.transfer import Arrays, ObservationRing, Packing, PendingCopy
 from engine.model.tokenizer import TokenTexts
 from engine.session.captured import Captured
 from engine.session.clock import StepClock

@@ -10,7 +10,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.look.candidates import Sample
-from engine.look.probe import nan_where_evicted
+from engine.look.measures import nan_where_evicted
 from engine.look.source import HalfWritten
 from engine.model.batch import LayerCallback
 from engine.model.tokenizer import TokenTexts

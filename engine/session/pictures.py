@@ -8,8 +8,16 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.canvas import Canvas
-from engine.look.outliers import outliers_picture
-from engine.look.pictures import NewestQuery, attention_picture, drawn, limited, of_queries, row_picture, take
+from engine.look.pictures import (
+    NewestQuery,
+    attention_picture,
+    drawn,
+    limited,
+    of_queries,
+    outliers_picture,
+    picture_of,
+    row_picture,
+)
 from engine.look.source import LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
@@ -97,7 +105,7 @@ class PictureReader:
                 return TablePicture(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
             case RowRequest():
                 return self._row(request, source, visible, node)
-        return take(request, source, self._geometry, visible.seen)
+        return picture_of(request, source, self._geometry, visible.seen)
 
     def drawn(
         self,

@@ -11,7 +11,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
-from engine.look.probe import entropy_of
+from engine.look.measures import entropy_of
 from engine.look.source import Rows
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver

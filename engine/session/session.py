@@ -12,8 +12,8 @@ from msgspec import structs
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.history.state import Move, SequenceState
-from engine.look.ring import ObservationRing
 from engine.look.source import LiveSource
+from engine.look.transfer import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session import sequence_commands

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from engine.history.history import History
 from engine.history.journal import Journal
 from engine.history.tree import Tree
-from engine.look.seen import Seen, SeenSequences
+from engine.look.pictures import Seen, SeenSequences
 from engine.look.source import LiveSource, Nothing
 from engine.session.going_back import StateRestorer
 from engine.session.kept import KeptStates

@@ -17,7 +17,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.look.lenses import held_of_all
-from engine.look.magnitude_counts import LayerCount
+from engine.look.magnitudes import LayerCount
 from engine.look.source import LiveSource, chosen, provenance_of
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import (

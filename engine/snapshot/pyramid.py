@@ -9,8 +9,7 @@ from functools import partial
 import torch
 
 from engine.cache.stored import RowsInPieces
-from engine.look.magnitude_counts import LayerCount, counted
-from engine.look.magnitudes import magnitudes_of
+from engine.look.magnitudes import LayerCount, counted, magnitudes_of
 from engine.look.reductions import pooled
 from engine.snapshot.format import EXTREMES, PARTS, PREVIEW_SIZE, LayerEntry, PyramidEntry
 from engine.snapshot.write import LazyTensor

@@ -19,9 +19,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.growing import GrowingLayer
 from engine.device import HostNumber, HostTime
 from engine.look.candidates import likely_tokens
-from engine.look.new_rows import NewRows
-from engine.look.probe import attention_measures
-from engine.look.strip import ROUNDING, Measured
+from engine.look.measures import ROUNDING, Measured, NewRows, attention_measures
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import SMALLEST_BUCKET, Launches, bucket_of
 from engine.model.runners.pages import PageReader

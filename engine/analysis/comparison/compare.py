@@ -11,7 +11,7 @@ from engine.analysis.comparison.sides import ComparedRun
 from engine.analysis.rounding import largest, row_errors
 from engine.analysis.tolerance import Tolerance
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.look.source import NO_POSITION, PARTS, Rows, Source, gather_rows, slots_of
 from engine.session.sampler import choose
 from engine.spec.codec import Part

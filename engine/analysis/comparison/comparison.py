@@ -15,9 +15,8 @@ from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.pictures import NewestQuery, attention_picture, held_columns, of_queries, take
+from engine.look.pictures import NewestQuery, Seen, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows
-from engine.look.seen import Seen
 from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -159,7 +158,7 @@ class Comparison:
         seen = self._seen.get(side)
         if seen is None or seen.rows_of != source.owner:
             seen = self._seen[side] = Seen(source.owner)
-        return take(request, source, self.a.geometry, seen)
+        return picture_of(request, source, self.a.geometry, seen)
 
     def _sources(self, num_tokens: int) -> tuple[Source, Source]:
         """What is compared: both sides at the same number of tokens, or side A as it is held now."""

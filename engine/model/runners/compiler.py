@@ -58,13 +58,13 @@ class Compiler:
         self._compiling(in_any_thread(lambda: self._compile(arguments)))
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
-        told = _is_compiling.set(True)
+        token = _is_compiling.set(True)
         try:
             self._function(*arguments)
         except OnlyCompiled:
             pass
         finally:
-            _is_compiling.reset(told)
+            _is_compiling.reset(token)
 
 
 def two_phase_backend(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:

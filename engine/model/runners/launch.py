@@ -17,7 +17,7 @@ from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.device import free_bytes, to_device
 from engine.errors import Memory, first_line, is_of_device, is_out_of_memory, needed_and_free, remedies
-from engine.look.strip import Measured, StripLayout, Wanted, measured_step
+from engine.look.measures import Measured, PackedLayout, Wanted, measured_step
 from engine.model.attention import explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
 from engine.model.runners.attending import Attend
@@ -197,7 +197,7 @@ class Launch:
         self._host_table = host
         self._wanted = key.wanted
         self._layers: list[int] = []
-        self._layout: StripLayout | None = None
+        self._layout: PackedLayout | None = None
         self._num_unproven = REPLAYS_COMPARED
         self._decoder, self._recorder = decoder, recorder
         self._buffers = rows.buffers  # not the rows, which would keep the cache alive

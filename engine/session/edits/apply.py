@@ -15,8 +15,8 @@ from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.divergence import kl_divergence
-from engine.look.probe import nan_where_evicted
+from engine.look.candidates import kl_divergence
+from engine.look.measures import nan_where_evicted
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.chunks import PrefillPlan

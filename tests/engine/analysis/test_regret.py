@@ -10,7 +10,7 @@ from engine.analysis.regret import rank_correlation
 from engine.analysis.trial import Trial, exact_logits, newest_logits, scratch_cache, trial_of
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.stores import RowStore
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.session.rerun import fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

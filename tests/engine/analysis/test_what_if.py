@@ -14,7 +14,7 @@ from engine.analysis.damage import measured_damage
 from engine.analysis.regret import regret
 from engine.analysis.what_if import what_if
 from engine.client.thread import ThreadClient
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
 from engine.session.session import Session

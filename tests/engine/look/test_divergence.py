@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 
 LOGITS = torch.tensor([2.0, 0.5, -1.0, 0.0])
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.look import magnitude_counts
+from engine.look import magnitudes
 from engine.look.lenses import held_of_all
-from engine.look.magnitude_counts import LayerCount, counted
-from engine.look.magnitudes import MEDIANS, Blocks, magnitudes_of
+from engine.look.magnitudes import MEDIANS, Blocks, LayerCount, counted, magnitudes_of
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
@@ -301,14 +300,14 @@ def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     tensor[1, 997, 3] = -50.0
     whole = count_of(tensor)
     sizes: list[int] = []
-    farthest = magnitude_counts.farthest_from_zero
+    farthest = magnitudes.farthest_from_zero
 
     def spied(values: torch.Tensor, dim: int) -> torch.Tensor:
         sizes.append(values.numel())
         return farthest(values, dim)
 
-    monkeypatch.setattr(magnitude_counts, "farthest_from_zero", spied)
-    monkeypatch.setattr(magnitude_counts, "COUNTED_AT_ONCE", 1024)
+    monkeypatch.setattr(magnitudes, "farthest_from_zero", spied)
+    monkeypatch.setattr(magnitudes, "COUNTED_AT_ONCE", 1024)
     pieces = count_of(tensor)
     assert max(sizes) == 1024
     assert sum(sizes) == tensor.numel()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.look.tile_statistics import TileStatistics
+from engine.look.magnitudes import HeadStatistics
 from engine.look.watch import Watcher
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -73,13 +73,13 @@ def test_what_leaves_the_card_for_pictures_does_not_grow_with_the_context(
 def test_statistics_of_a_card_are_those_of_a_cpu(values: list[float]) -> None:
     tile = torch.tensor(values, dtype=torch.float32)
     with pytest.MonkeyPatch.context() as patch, card(patch, Card()):
-        assert_same_statistics(TileStatistics(OnCard(tile)), TileStatistics(tile))
+        assert_same_statistics(HeadStatistics(OnCard(tile)), HeadStatistics(tile))
 
 
 def test_of_a_large_tile_of_a_card_little_is_copied_to_the_host() -> None:
     values = torch.from_numpy(np.random.default_rng(3).normal(size=40_000).astype(np.float32))
     values[30_000:] = values[30_000:].clamp(-2, 2)
     with pytest.MonkeyPatch.context() as patch, card(patch, made := Card()):
-        found = TileStatistics(OnCard(values))
+        found = HeadStatistics(OnCard(values))
         assert made.bytes_to_host < 1_000
-        assert_same_statistics(found, TileStatistics(values))
+        assert_same_statistics(found, HeadStatistics(values))

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.look import outliers
-from engine.look.magnitude_counts import LayerCount, counted
-from engine.look.outliers import largest, most_attended
+from engine.look import pictures
+from engine.look.magnitudes import LayerCount, counted
+from engine.look.pictures import largest, most_attended
 from engine.look.source import Rows
 from engine.session.session import Session
 from engine.spec.cache import PRESETS
@@ -57,14 +57,14 @@ def test_a_number_is_searched_once_and_is_where_it_was_found(name: str, monkeypa
     session.submit(Prompt(token_ids=prompt_ids(24)))
     session.force(0, tuple(range(5, 15)))
     searched: list[int] = []
-    search = outliers._position_of_largest
+    search = pictures._position_of_largest
 
     def spied(*args: Any) -> tuple[int, float]:
         found = search(*args)
         searched.append(found[0])
         return found
 
-    monkeypatch.setattr(outliers, "_position_of_largest", spied)
+    monkeypatch.setattr(pictures, "_position_of_largest", spied)
     while session.is_prefilling:
         session.step()
     taken(session, 24)

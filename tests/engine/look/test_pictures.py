@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
+from engine.look.magnitudes import HeadStatistics
 from engine.look.reductions import pooled
-from engine.look.tile_statistics import TileStatistics
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -284,7 +284,7 @@ def test_looking_changes_nothing(layout: str) -> None:
 @settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=30))
 def test_a_histogram_of_any_finite_values(values: list[float]) -> None:
-    found = TileStatistics(torch.tensor(values, dtype=torch.float32))
+    found = HeadStatistics(torch.tensor(values, dtype=torch.float32))
     counts, edges, limit = found.counts, found.edges, found.limit
     assert counts.sum() == len(values)
     assert (counts >= 0).all()

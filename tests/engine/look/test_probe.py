@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from engine.look.new_rows import NewRows, NewRowStatistics
-from engine.look.probe import (
+from engine.look.measures import (
+    NewRows,
+    NewRowStatistics,
     attention_measures,
     attention_summary,
     bit_sums,
@@ -112,7 +113,7 @@ def test_checksums_are_the_same_with_statistics_and_without_and_in_pieces(monkey
     for each in (rows, ragged):
         assert told_of(each).checksums == row_checksums(each)
     whole = row_checksums(rows)
-    monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
+    monkeypatch.setattr("engine.look.measures.AT_ONCE", 50)
     assert row_checksums(rows) == told_of(rows).checksums == whole
     assert all(-(1 << 63) <= checksum < 1 << 63 for checksum in whole.values())
 
@@ -120,7 +121,7 @@ def test_checksums_are_the_same_with_statistics_and_without_and_in_pieces(monkey
 def test_the_bits_of_many_numbers_have_the_sums_that_they_have_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(5, 2, 7, 3, generator=torch.Generator().manual_seed(0))
     at_once = bit_sums(rows)
-    monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
+    monkeypatch.setattr("engine.look.measures.AT_ONCE", 50)
     assert torch.equal(bit_sums(rows), at_once)
     assert len(set(at_once.tolist())) == 5
 

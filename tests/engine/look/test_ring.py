@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.look.packing import Packing
-from engine.look.ring import ObservationRing, PlainSlot
+from engine.look.transfer import ObservationRing, Packing, PlainSlot
 
 CPU = torch.device("cpu")
 
@@ -65,7 +64,7 @@ class StuckSlot(PlainSlot):
 
 def test_a_copy_that_does_not_come_is_made_again_and_the_ring_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("engine.look.ring.PlainSlot", StuckSlot)
+        patch.setattr("engine.look.transfer.PlainSlot", StuckSlot)
         ring = ObservationRing(CPU, 1, timeout_s=0.0)
     assert ring.note == ""
     assert float(ring.read(ring.send(tensors(4)))["one"]) == 4, "the bytes were there all along"

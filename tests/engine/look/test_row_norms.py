@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.look.row_norms import MOST_ROWS, norm_ratio, with_rows
+from engine.look.measures import MOST_ROWS, norm_ratio, with_rows
 
 
 def stats(*norms: float) -> Any:

@@ -11,8 +11,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from engine.look.probe import RECENT, attention_measures
-from engine.look.strip import masses
+from engine.look.measures import RECENT, attention_measures, masses
 from engine.model.batch import Batch, Result
 from engine.model.runners.launch import Launches, ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import OwnForward, Runners

@@ -13,8 +13,7 @@ from engine.cache.compressed.stores import RowStore
 from engine.look import canvas
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import Blocks
-from engine.look.pictures import take
-from engine.look.seen import Seen
+from engine.look.pictures import Seen, picture_of
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
@@ -87,7 +86,7 @@ def assert_same_peaks(session: Session, num_tokens: int) -> None:
 def drawn_anew(session: Session, request: WallRequest) -> WallPicture:
     """The same picture by somebody who has drawn none before."""
     source = session.rows_at(0, request.num_tokens)
-    piece = take(request, source, session.model.info.geometry, Seen(None))
+    piece = picture_of(request, source, session.model.info.geometry, Seen(None))
     assert isinstance(piece, WallPicture)
     return piece
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.look.tile_statistics import TileStatistics
+from engine.look.magnitudes import HeadStatistics
 from engine.look.watch import Watcher
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
@@ -206,7 +206,7 @@ def test_a_sequence_that_was_removed_is_watched_no_more() -> None:
 def test_the_limit_is_the_quantile_of_all_magnitudes() -> None:
     values = torch.from_numpy(np.random.default_rng(3).normal(size=20_000).astype(np.float32))
     values[9_000:] = values[9_000:].clamp(-2, 2)
-    assert TileStatistics(values).limit == float(values.abs().sort().values[int(0.995 * len(values))])
+    assert HeadStatistics(values).limit == float(values.abs().sort().values[int(0.995 * len(values))])
 
 
 def test_what_is_watched_can_be_asked_of_another_process() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.models.pictures import Pictures, kind_of
-from engine.look.tile_statistics import TileStatistics
+from engine.look.magnitudes import HeadStatistics
 from engine.look.watch import Watcher
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset
@@ -138,7 +138,7 @@ def assert_equal(a: Any, b: Any, name: str) -> None:
         assert a == b, name
 
 
-def assert_same_statistics(kept: TileStatistics, anew: TileStatistics) -> None:
+def assert_same_statistics(kept: HeadStatistics, anew: HeadStatistics) -> None:
     assert_equal(kept.counts, anew.counts, "counts")
     assert_equal(kept.edges, anew.edges, "edges")
     for name in ("limit", "lowest", "highest", "num_nan", "num_inf"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.look.ring import ObservationRing, PlainSlot
+from engine.look.transfer import ObservationRing, PlainSlot
 from engine.spec.condition import Breakpoint
 from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import GoTo, Pause, Run, SetCapture, Step, Watch, Watched

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from app.models.pictures import Pictures
-from engine.look.ring import Arrays, ObservationRing, PendingCopy
+from engine.look.transfer import Arrays, ObservationRing, PendingCopy
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Run, SetPace, SubmitPrompt, Watch, Watched

@@ -13,7 +13,7 @@ from engine.cache.layers.growing import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import Cancelled, InputError
 from engine.look.candidates import Sample
-from engine.look.packing import PackedBuffer
+from engine.look.transfer import PackedBuffer
 from engine.model.runners.runners import Runners
 from engine.session import stepper
 from engine.session.session import Session

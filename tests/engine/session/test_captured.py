@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from engine.look.candidates import Sample, candidate_measures
-from engine.look.new_rows import NewRows
-from engine.look.packing import Packing
-from engine.look.probe import attention_measures
+from engine.look.measures import NewRows, attention_measures
+from engine.look.transfer import Packing
 from engine.session.captured import COSTS_KEPT, Captured
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.counted import significant
-from engine.look.row_norms import norm_ratio, norms_before
+from engine.look.measures import norm_ratio, norms_before
 from engine.predict.capacity import setting_of
 from engine.session.conditions import SessionSurroundings, check_can_hold, hits_at, measured, not_compared
 from engine.session.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.look.probe import bit_sums, row_checksums
+from engine.look.measures import bit_sums, row_checksums
 from engine.session.observe import PLACES, Observation, checksums_of
 
 

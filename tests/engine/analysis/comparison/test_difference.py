@@ -12,8 +12,7 @@ import torch
 from engine.analysis.comparison.compare import attention_distance, first_difference, row_differences
 from engine.analysis.tolerance import TOLERANCES
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.magnitude_counts import farthest_from_zero
-from engine.look.reductions import in_columns
+from engine.look.reductions import farthest_from_zero, in_columns
 from engine.look.source import Rows, subtracted
 
 RUN = "run"

@@ -7,7 +7,7 @@ import torch
 
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError
-from engine.look.divergence import kl_divergence
+from engine.look.candidates import kl_divergence
 from engine.session.session import Session
 from engine.snapshot.write import materialised
 from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
