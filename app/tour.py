@@ -19,7 +19,7 @@ from app.start.arguments import Arguments
 from engine.client import is_elsewhere
 from engine.spec.cache import fitted
 from engine.wire.commands import Fork
-from engine.wire.step_table import step_csv
+from engine.wire.exporting import step_csv
 
 POLL_MS = 15
 # Seconds to wait: a model of many gigabytes loads slowly; no step takes this long.

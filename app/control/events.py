@@ -22,13 +22,12 @@ from app.models.status import HALTED
 from engine.counted import counted
 from engine.spec.cache import cache_label
 from engine.wire import breakpoints, comparison, devices, events, serving
-from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured
 from engine.wire.message import Answer
-from engine.wire.page_map import PageMaps
+from engine.wire.pages import PageMaps
 from engine.wire.pictures import Picture, PictureUpdate
-from engine.wire.records import CacheBytes, StepRecord
+from engine.wire.records import CacheBytes, EditMade, StepRecord
 from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
 
 GAVE_UP = " · the step between its phases was given up"

@@ -32,8 +32,7 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.spec.edit import parse_numbers
 from engine.wire.events import Failed
-from engine.wire.exporting import EstimateExport, Export, ExportEstimate
-from engine.wire.step_table import step_csv
+from engine.wire.exporting import EstimateExport, Export, ExportEstimate, step_csv
 
 ALL, ONE, RANGE = range(3)
 

@@ -13,7 +13,7 @@ from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.lenses import LENSES
-from engine.wire.changes import Change, EditMade, ModeChanged, SamplingChanged, SequenceAdded, TokensForced
+from engine.wire.records import Change, EditMade, ModeChanged, SamplingChanged, SequenceAdded, TokensForced
 
 
 class EditedRows(Struct, frozen=True):

@@ -8,9 +8,8 @@ from app.draw.format import byte_size, milliseconds, shortened, thousands, token
 from app.kit.labels import prose
 from app.models import Models
 from engine.counted import counted
-from engine.wire import page_events
-from engine.wire.page_events import ContinuedFrom, Converted, Forked, PrefixEnd
-from engine.wire.page_map import PageCell
+from engine.wire import pages
+from engine.wire.pages import ContinuedFrom, Converted, Forked, PageCell, PrefixEnd
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo
 
@@ -41,60 +40,60 @@ def record_lines(record: StepRecord) -> list[str]:
     return lines
 
 
-def event_line(event: page_events.PageEvent) -> str:
+def event_line(event: pages.PageEvent) -> str:
     """An event as one line."""
     match event:
-        case page_events.PageAllocated():
+        case pages.PageAllocated():
             return f"{_holder(event.seq_id)} took page {event.page_id}"
-        case page_events.PageShared():
+        case pages.PageShared():
             return f"{_holder(event.seq_id)} shares page {event.page_id} (ref count {event.ref_count})"
-        case page_events.PageFreed():
+        case pages.PageFreed():
             return _freed(event)
-        case page_events.PageCopied():
+        case pages.PageCopied():
             text = "copy on write: {0} writes to page {1}, {2} copied from page {3}"
             copied = counted(event.num_tokens, "token")
             return text.format(_holder(event.seq_id), event.dst_page_id, copied, event.src_page_id)
-        case page_events.PageMoved():
+        case pages.PageMoved():
             return _moved(event)
-        case page_events.PrefixHit():
+        case pages.PrefixHit():
             text = "prefix hit: seq {0} starts with {1} of {2} served"
             return text.format(event.seq_id, thousands(event.num_hit_tokens), counted(event.num_tokens, "token"))
-        case page_events.PrefixMiss():
+        case pages.PrefixMiss():
             return f"prefix miss: seq {event.seq_id} computes all {counted(event.num_tokens, 'token')}"
-        case page_events.PageCommitted():
-            where = "page {0}" if event.tier is page_events.Tier.DEVICE else "host page {0}"
+        case pages.PageCommitted():
+            where = "page {0}" if event.tier is pages.Tier.DEVICE else "host page {0}"
             text = "{0} is full and can be found as {1}"
             return text.format(where.format(event.page_id), short_hash(event.page_hash))
-        case page_events.PageEvicted():
+        case pages.PageEvicted():
             return _evicted(event)
 
 
 def _holder(seq_id: int) -> str:
     """Who holds a page: a sequence, or a kept step of another branch."""
-    return "a checkpoint" if seq_id == page_events.KEPT else f"seq {seq_id}"
+    return "a checkpoint" if seq_id == pages.KEPT else f"seq {seq_id}"
 
 
-def _freed(event: page_events.PageFreed) -> str:
+def _freed(event: pages.PageFreed) -> str:
     if event.ref_count:
         return f"{_holder(event.seq_id)} let go of page {event.page_id} (ref count {event.ref_count})"
     where = "kept for reuse" if event.is_findable else "free again"
     return f"{_holder(event.seq_id)} let go of page {event.page_id}: {where}"
 
 
-def _moved(event: page_events.PageMoved) -> str:
+def _moved(event: pages.PageMoved) -> str:
     cost = f"{byte_size(event.num_bytes)} in {milliseconds(event.duration_ms)}"
-    if event.direction is page_events.MoveDirection.TO_HOST:
+    if event.direction is pages.MoveDirection.TO_HOST:
         return f"copied page {event.page_id} to the host, {cost}"
     return f"read page {event.page_id} back from the host, {cost}"
 
 
-def _evicted(event: page_events.PageEvicted) -> str:
+def _evicted(event: pages.PageEvicted) -> str:
     reasons = {
-        page_events.EvictReason.ROOM: "its room was needed",
-        page_events.EvictReason.REQUEST: "it was asked for",
-        page_events.EvictReason.OVERWRITE: "it holds other tokens now",
+        pages.EvictReason.ROOM: "its room was needed",
+        pages.EvictReason.REQUEST: "it was asked for",
+        pages.EvictReason.OVERWRITE: "it holds other tokens now",
     }
-    where = "page {0}" if event.committed.tier is page_events.Tier.DEVICE else "host page {0}"
+    where = "page {0}" if event.committed.tier is pages.Tier.DEVICE else "host page {0}"
     return f"evicted {where.format(event.committed.page_id)}: {reasons[event.reason]}"
 
 

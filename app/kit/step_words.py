@@ -7,7 +7,7 @@ from app.models import Models
 from app.models.branches import branch_text, origin_of
 from engine.counted import counted
 from engine.spec.cache import cache_label
-from engine.wire.changes import (
+from engine.wire.records import (
     Change,
     EditMade,
     ModeChanged,
@@ -18,8 +18,8 @@ from engine.wire.changes import (
     SequenceRemoved,
     SequenceStopped,
     TokensForced,
+    has_chosen,
 )
-from engine.wire.records import has_chosen
 
 
 def branch_name(models: Models, first: int) -> str:

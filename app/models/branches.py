@@ -7,7 +7,7 @@ from msgspec import Struct
 from app.draw.edited import MarkKind, edit_name, kind_of
 from app.models.history import HistoryTree
 from app.models.timeline import Timeline
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 
 TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
 

@@ -11,10 +11,11 @@ from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.errors import InputError
 from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan, comparisons_of, parsed, spans_of
-from engine.wire.breakpoints import AttentionMeasured, BreakpointHit
-from engine.wire.condition_values import (
+from engine.wire.breakpoints import (
     TEXT_TAIL,
     Attention,
+    AttentionMeasured,
+    BreakpointHit,
     ConditionEvaluator,
     ConditionVerdict,
     recorded_attention,

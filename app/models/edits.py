@@ -7,8 +7,8 @@ from PySide6.QtCore import QObject, Signal
 
 from app.models.history import HistoryTree
 from engine.spec.edit import Edit
-from engine.wire.changes import EditMade
 from engine.wire.measurements import EditMeasured
+from engine.wire.records import EditMade
 
 
 class MadeEdit(Struct, frozen=True):

@@ -15,9 +15,8 @@ from PySide6.QtCore import QObject, Signal
 from app.models.sequence_tokens import NO_LANE, NO_LANES, Birth, Lane, Lanes, Token
 from engine.history.state import changed
 from engine.spec.edit import ReplaceTokens
-from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.events import NodeAdded
-from engine.wire.records import StepRecord
+from engine.wire.records import Change, EditMade, SequenceForked, StepRecord
 from engine.wire.tree import Branch, Node, TreeShape
 
 __all__ = ["Branch", "HistoryTree"]

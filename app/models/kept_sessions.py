@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from app.draw.format import step_numbers
 from engine.counted import counted
 from engine.saved.session import SavedSession
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 
 LONGEST_WORDS = 40  # characters of the first words of a session
 

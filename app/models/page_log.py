@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from engine.wire.page_events import (
+from engine.wire.pages import (
     PageAllocated,
     PageCommitted,
     PageCopied,

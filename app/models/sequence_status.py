@@ -14,8 +14,7 @@ from app.models.timeline import Timeline
 from engine.predict.capacity import cache_capacity, context_length
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import TURN_ENDS
-from engine.wire.changes import TokensForced
-from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.records import SequenceStep, StepRecord, TokensForced
 from engine.wire.status import EngineStatus, SequenceInfo
 
 RECENT_STEPS = 32

@@ -19,7 +19,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.sequence_status import sequence_status
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 
 ICON = 17
 PACE_MARGIN = 10  # pixels on either side of the widest pace

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.wire.page_events import WhyNotReused
+from engine.wire.pages import WhyNotReused
 from engine.wire.records import Eviction
 
 Pair = tuple[torch.Tensor, torch.Tensor]

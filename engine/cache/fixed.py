@@ -19,7 +19,7 @@ from engine.cache.layers.handles import CountedStaticLayer
 from engine.cache.paged.blocks import PageBlocks
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.store import PageStore
-from engine.wire.page_events import NULL_PAGE_ID
+from engine.wire.pages import NULL_PAGE_ID
 
 # index of a layer, new keys and values [B, H_kv, 1, D] -> the first rows of its buffers, [B, H_kv, bucket, D]
 Append = Callable[[int, torch.Tensor, torch.Tensor], Pair]

@@ -50,17 +50,16 @@ from engine.spec.edit import (
 )
 from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, check_capture
 from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
-from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
 from engine.wire.exporting import Export, ExportKind
-from engine.wire.page_events import to_vllm_events
-from engine.wire.records import SequenceStep, StepRecord, has_chosen
+from engine.wire.pages import to_vllm_events
+from engine.wire.records import SequenceStep, StepRecord, has_chosen, replacing_tokens
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
     from engine.wire.breakpoints import BreakpointHit
-    from engine.wire.page_events import PageEvent
+    from engine.wire.pages import PageEvent
     from engine.wire.status import ModelInfo
 
 

@@ -15,8 +15,7 @@ from engine.history.late_surprisal import LateSurprisal
 from engine.history.state import SequenceState, States
 from engine.history.tree import Checkpoint, Tree
 from engine.spec.cache import CacheSpec
-from engine.wire.changes import Change
-from engine.wire.records import RowStats, StepRecord
+from engine.wire.records import Change, RowStats, StepRecord
 from engine.wire.tree import Node
 
 if TYPE_CHECKING:

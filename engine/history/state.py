@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Edit, ReplaceTokens
 from engine.spec.sampling import Chat, LogitBias, SamplingParams
-from engine.wire.changes import (
+from engine.wire.records import (
     Change,
     EditMade,
     ModeChanged,
@@ -23,11 +23,12 @@ from engine.wire.changes import (
     SamplingChanged,
     SequenceAdded,
     SequenceForked,
+    SequencePhase,
     SequenceRemoved,
     SequenceStopped,
+    StopReason,
     TokensForced,
 )
-from engine.wire.records import SequencePhase, StopReason
 from engine.wire.tree import PlannedPart, PlannedStep
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.state import States
 from engine.spec.edit import ReplaceTokens
-from engine.wire.changes import Change, EditMade, SequenceForked
+from engine.wire.records import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, TreeShape
 
 MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here

@@ -13,10 +13,9 @@ from engine.counted import counted
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter, in_a_sentence
-from engine.wire.changes import EditMade
 from engine.wire.commands import Redo
 from engine.wire.events import BranchDeleted, Event, Redone, SessionOpened, StepRedone, WentTo
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, StepRecord
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel

@@ -12,10 +12,9 @@ from engine.history.state import UNKNOWN, SequenceState, States, apply, step
 from engine.saved.document import Unusable, read_session
 from engine.saved.session import SavedSession
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
 from engine.wire.measurements import EditMeasured
-from engine.wire.records import SequencePhase, SequenceStep, StepRecord
+from engine.wire.records import SequenceAdded, SequenceForked, SequencePhase, SequenceStep, StepRecord, replacing_tokens
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 from engine.wire.tree import Node, PlannedPart
 

@@ -23,7 +23,7 @@ from engine.saved.session import (
     SavedSession,
 )
 from engine.spec.bookmark import check_bookmarks
-from engine.wire.changes import Change, EditMade, SequenceForked
+from engine.wire.records import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, PlannedStep
 
 MAX_FILE_BYTES = 256 << 20

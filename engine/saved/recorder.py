@@ -9,9 +9,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from engine.saved.session import JournalEntry, SavedSession, SessionBuilder, within_limits
-from engine.wire.changes import replacing_tokens
 from engine.wire.events import BranchDeleted, Event, NodeAdded, Redone, Restarted, StateChanged, Submitted, WentTo
-from engine.wire.records import StepRecord
+from engine.wire.records import StepRecord, replacing_tokens
 from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 

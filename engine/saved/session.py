@@ -15,8 +15,8 @@ from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
 from engine.spec.sampling import NEWEST_DRAWS, Chat, SamplingParams
-from engine.wire.changes import Change, PromptAppended, SequenceAdded
 from engine.wire.message import Count
+from engine.wire.records import Change, PromptAppended, SequenceAdded
 from engine.wire.status import ModelInfo
 from engine.wire.tree import Node
 

@@ -12,7 +12,7 @@ from engine.errors import InputError
 from engine.serving.schema import GPU
 from engine.serving.server import Server
 from engine.serving.tree import Block, Tree
-from engine.wire.page_events import PrefixEnd, decode_token_ids
+from engine.wire.pages import PrefixEnd, decode_token_ids
 from engine.wire.serving import PrefixExplained, Reason
 
 Texts = Callable[[Sequence[int]], str]

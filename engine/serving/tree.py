@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from engine.serving.pool_size import Trace
 from engine.serving.schema import GPU, Cleared, Hash, Removed, Stored
-from engine.wire.page_events import decode_token_ids
+from engine.wire.pages import decode_token_ids
 
 # What is remembered at most, for a stream that only stores: blocks, tokens in them, and blocks that are gone.
 MAX_BLOCKS, MAX_TOKENS, MAX_GONE = 1 << 20, 1 << 26, 200_000

@@ -20,7 +20,7 @@ from engine.session.edits.again import compute_with_edits, edits_of
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
-from engine.wire.changes import ModeChanged
+from engine.wire.records import ModeChanged
 
 if TYPE_CHECKING:
     from engine.session.session import Session

@@ -10,8 +10,15 @@ from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.condition import ConditionSetting, TokenSpan, parsed, why_never
-from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit, MeasureAttention
-from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator
+from engine.wire.breakpoints import (
+    TEXT_TAIL,
+    Attention,
+    AttentionMass,
+    AttentionMeasured,
+    BreakpointHit,
+    ConditionEvaluator,
+    MeasureAttention,
+)
 from engine.wire.records import SequenceStep, StepRecord
 
 MAX_PLACES = 4096

@@ -20,10 +20,9 @@ from engine.session.edits.numbers import RowsFrom, RowsOfStep
 from engine.session.live import LiveSequence, close_all, on_failure
 from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
-from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured
-from engine.wire.records import Provenance
+from engine.wire.records import EditMade, Provenance
 from engine.wire.tree import Node
 
 if TYPE_CHECKING:

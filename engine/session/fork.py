@@ -18,8 +18,8 @@ from engine.session.going_back import StateRestorer, copy_rows, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, on_failure
 from engine.spec.cache import CacheSpec, cache_label
-from engine.wire.changes import SequenceForked
 from engine.wire.events import ForkMade
+from engine.wire.records import SequenceForked
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from engine.session.live import LiveSequence, LiveSequences, on_failure
 from engine.session.mode import CacheMode
 from engine.session.replay import Replay
 from engine.spec.cache import CacheSpec, cache_label
-from engine.wire.changes import SequenceRemoved, SequenceStopped, TokensForced
+from engine.wire.records import SequenceRemoved, SequenceStopped, TokensForced
 from engine.wire.tree import Node
 
 if TYPE_CHECKING:

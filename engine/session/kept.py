@@ -12,7 +12,7 @@ from engine.cache.paged.store import PageStore
 from engine.history.state import are_kept
 from engine.session.live import LiveSequence, LiveSequences, close_all
 from engine.session.mode import CacheMode
-from engine.wire.page_events import KEPT
+from engine.wire.pages import KEPT
 from engine.wire.tree import BranchBytes
 
 KEPT_BYTES = 1 << 30  # default limit for all kept states together, without what they share with the live state

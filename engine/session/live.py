@@ -14,7 +14,7 @@ from engine.history.history import History
 from engine.history.state import Move, SequenceState
 from engine.look.pictures import SeenSequences
 from engine.session.mode import CacheMode
-from engine.wire.page_events import ContinuedFrom
+from engine.wire.pages import ContinuedFrom
 from engine.wire.status import SequenceInfo
 
 

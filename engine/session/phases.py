@@ -17,7 +17,7 @@ from engine.model.tokenizer import TokenTexts
 from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
 from engine.session.scheduler import SequenceWork, StepBatch
-from engine.wire.page_events import PageAllocated
+from engine.wire.pages import PageAllocated
 from engine.wire.records import SequenceStep, StepRecord, read_only_floats
 from engine.wire.status import (
     Chosen,

@@ -15,7 +15,7 @@ from engine.serving.tree import Tree
 from engine.session.prompt import encode
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
-from engine.wire.page_events import ROOT_HASH, PageCommitted, Tier
+from engine.wire.pages import ROOT_HASH, PageCommitted, Tier
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, TakePrefixTree
 
 

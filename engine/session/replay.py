@@ -18,7 +18,8 @@ from engine.session.edits.numbers import RowsFrom
 from engine.session.forward import vocabulary
 from engine.session.sequence_commands import append_prompt
 from engine.spec.sampling import Prompt
-from engine.wire.changes import (
+from engine.wire.measurements import EditMeasured
+from engine.wire.records import (
     Change,
     EditMade,
     ModeChanged,
@@ -27,11 +28,11 @@ from engine.wire.changes import (
     SequenceAdded,
     SequenceForked,
     SequenceRemoved,
+    SequenceStep,
     SequenceStopped,
+    StepRecord,
     TokensForced,
 )
-from engine.wire.measurements import EditMeasured
-from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 if TYPE_CHECKING:

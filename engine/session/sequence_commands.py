@@ -20,7 +20,10 @@ from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_forced, with_start
 from engine.session.sampler import check_stop_strings
 from engine.spec.sampling import TURN_ENDS, Chat, Prompt, SamplingParams
-from engine.wire.changes import (
+from engine.wire.commands import BeginBranch, PreviewPrompt
+from engine.wire.events import ForkMade, Previewed
+from engine.wire.pages import ContinuedFrom
+from engine.wire.records import (
     Change,
     EditMade,
     PromptAppended,
@@ -31,9 +34,6 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
-from engine.wire.commands import BeginBranch, PreviewPrompt
-from engine.wire.events import ForkMade, Previewed
-from engine.wire.page_events import ContinuedFrom
 
 if TYPE_CHECKING:
     from engine.session.session import Session

@@ -14,8 +14,8 @@ from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import cache_name
 from engine.spec.model import RESOURCES
+from engine.wire.exporting import COLUMNS, step_csv, step_table
 from engine.wire.records import StepRecord
-from engine.wire.step_table import COLUMNS, step_csv, step_table
 
 SCRIPT = RESOURCES / "open_snapshot.py"
 NAME_LINE = 'SNAPSHOT = "cache.safetensors"'

@@ -20,8 +20,7 @@ from engine.snapshot.convert import records_of
 from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.spec.model import RESOURCES
-from engine.wire.changes import SequenceAdded
-from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.records import SequenceAdded, SequenceStep, StepRecord
 from engine.wire.tree import Node
 
 SCRIPT = RESOURCES / "replay_session.py"

@@ -11,10 +11,10 @@ from engine.spec.edit import Edit
 from engine.spec.model import CaptureLevel, ModelSpec, PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import breakpoints, devices, exporting, measurements, serving  # noqa: F401  # COMMANDS has theirs too
-from engine.wire.changes import Change
 from engine.wire.comparison import Opponent
 from engine.wire.message import Command, Facts, Part
 from engine.wire.pictures import PictureRequest, Side
+from engine.wire.records import Change
 from engine.wire.tree import Node
 
 

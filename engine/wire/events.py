@@ -8,8 +8,7 @@ from engine.spec.sampling import Chat, SamplingParams
 from engine.wire import breakpoints, comparison, devices, exporting, measurements, pictures, serving  # noqa: F401  # EVENTS has theirs too
 from engine.wire.message import Answer, Command, Part
 from engine.wire.message import Event as Event
-from engine.wire.page_events import ContinuedFrom, PageEvent
-from engine.wire.page_map import PoolStep
+from engine.wire.pages import ContinuedFrom, PageEvent, PoolStep
 from engine.wire.records import CacheBytes
 from engine.wire.status import EngineStatus
 from engine.wire.tree import Node

@@ -12,10 +12,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel, PagedAttentionName, RunnerName, WeightFormat
 from engine.spec.sampling import SamplingParams
 from engine.wire.breakpoints import BreakpointHit, BreakpointState
-from engine.wire.changes import Change
 from engine.wire.message import Event, Part, Variant
-from engine.wire.page_events import WhyNotReused
-from engine.wire.records import Candidate, Floats, Phase, SequencePhase, StopReason
+from engine.wire.pages import WhyNotReused
+from engine.wire.records import Candidate, Change, Floats, Phase, SequencePhase, StopReason
 from engine.wire.tree import BranchBytes
 
 

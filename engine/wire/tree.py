@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from engine.spec.cache import CacheSpec
-from engine.wire.changes import Change
 from engine.wire.message import Count, Part
-from engine.wire.records import SequenceStep, StepRecord, StopReason
+from engine.wire.records import Change, SequenceStep, StepRecord, StopReason
 
 
 class PlannedPart(Part, frozen=True):

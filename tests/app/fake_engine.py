@@ -12,7 +12,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from engine.spec.edit import Edit, ReplaceTokens
-from engine.wire.changes import EditMade
 from engine.wire.commands import (
     BeginBranch,
     DeleteBranch,
@@ -38,7 +37,7 @@ from engine.wire.pictures import (
     RowRequest,
     WallRequest,
 )
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, StepRecord
 from engine.wire.status import EngineStatus, SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples

@@ -14,7 +14,6 @@ from engine.spec.condition import Breakpoint
 from engine.spec.edit import Rows, Scale, Zero
 from engine.spec.sampling import SamplingParams
 from engine.wire.breakpoints import BreakpointState
-from engine.wire.changes import EditMade, TokensForced
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured, KeptRows
 from engine.wire.pictures import (
@@ -31,12 +30,14 @@ from engine.wire.records import (
     ByteGap,
     CacheBytes,
     Candidate,
+    EditMade,
     Eviction,
     LayerBytes,
     LayerTimes,
     NonFinite,
     StepRecord,
     Survivors,
+    TokensForced,
 )
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
 from engine.wire.tree import BranchBytes, Node

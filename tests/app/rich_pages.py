@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnPage
-from engine.wire.page_events import KEPT
-from engine.wire.page_map import NO_OWNER, PageCell, PageMap
+from engine.wire.pages import KEPT, NO_OWNER, PageCell, PageMap
 from engine.wire.pictures import TableRequest
 from engine.wire.records import StepRecord
 from tests.app import samples

@@ -12,8 +12,8 @@ from engine.spec.condition import Breakpoint, TokenSpan
 from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import CaptureLevel, PagedAttentionName
 from engine.wire import breakpoints, commands, devices, exporting, measurements, serving
-from engine.wire.changes import SequenceAdded
 from engine.wire.message import Command
+from engine.wire.records import SequenceAdded
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 from tests.benchmarks.arguments import TEXTS, Arguments
 

@@ -21,8 +21,7 @@ from PySide6.QtWidgets import QApplication
 from app.kit.theme import DARK
 from app.panels.pages.canvas import PageCanvas, grid_colors
 from app.panels.pages.draw import GridLayout, Mode, PoolArrays, arrange, paint
-from engine.wire.page_events import PageAllocated
-from engine.wire.page_map import PageMap, PageTracker
+from engine.wire.pages import PageAllocated, PageMap, PageTracker
 
 WIDTH, HEIGHT, ROUNDS = 1250, 300, 30
 MODES: tuple[Mode, ...] = ("state", "owner", "age", "refs")

@@ -31,7 +31,7 @@ from engine.wire.comparison import ComparedStep, ComparisonScanned
 from engine.wire.events import Cancelled, Done, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport, WhatIf
 from engine.wire.message import Command
-from engine.wire.page_events import KEPT
+from engine.wire.pages import KEPT
 from engine.wire.status import EngineStatus
 from tests.benchmarks.chance import Chance
 from tests.engine.tiny import config_dict

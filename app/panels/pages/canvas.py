@@ -16,7 +16,7 @@ from app.kit.pictures import pixels_image
 from app.kit.theme import Theme, Themed, current_theme, font_text, owner_colors
 from app.panels.pages import draw
 from app.panels.pages.draw import GridColors, GridLayout, Mode, PoolArrays
-from engine.wire.page_map import PageMap
+from engine.wire.pages import PageMap
 
 LARGEST_CELL = 26
 _NAME_HEIGHT = 16

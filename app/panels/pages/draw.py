@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from app.draw.colormap import blend, rgb
-from engine.wire.page_map import PAGE_DTYPE, PageCell, PageMap
+from engine.wire.pages import PAGE_DTYPE, PageCell, PageMap
 
 Mode = Literal["state", "owner", "age", "refs"]
 Pixels = npt.NDArray[np.uint32]

@@ -14,8 +14,7 @@ from app.models import Models
 from app.models.page_places import place_of
 from app.panels.pages.draw import GridColors, Mode
 from engine.counted import counted
-from engine.wire.page_events import KEPT
-from engine.wire.page_map import NO_OWNER, PageCell, PageMap
+from engine.wire.pages import KEPT, NO_OWNER, PageCell, PageMap
 from engine.wire.records import StepRecord
 
 _SHOWN_TOKENS = 24

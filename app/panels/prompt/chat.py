@@ -26,10 +26,9 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_text
 from engine.spec.sampling import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
-from engine.wire.changes import Change, PromptAppended, SequenceAdded, SequenceForked
 from engine.wire.events import Previewed
-from engine.wire.page_events import ContinuedFrom
-from engine.wire.records import StopReason, has_chosen
+from engine.wire.pages import ContinuedFrom
+from engine.wire.records import Change, PromptAppended, SequenceAdded, SequenceForked, StopReason, has_chosen
 from engine.wire.status import SequenceInfo
 
 MAX_SHOWN = 2_000  # tokens: if there are more, only the beginning and the end are shown

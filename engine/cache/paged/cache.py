@@ -29,7 +29,7 @@ from engine.cache.stored import StoredCache, StoredTable
 from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.spec.codec import Part
-from engine.wire.page_events import Converted, Forked, PrefixMatch, WhyNotReused
+from engine.wire.pages import Converted, Forked, PrefixMatch, WhyNotReused
 
 
 class PagedCache(SequenceCache):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
 from engine.cache.paged.prefix import PrefixIndex, hash_page
 from engine.errors import InputError
-from engine.wire.page_events import (
+from engine.wire.pages import (
     EvictReason,
     MoveDirection,
     PageCommitted,

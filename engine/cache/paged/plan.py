@@ -13,7 +13,7 @@ from engine.cache.paged.rows import Reads
 from engine.cache.paged.slots import held_pages, held_slots
 from engine.cache.paged.table import PageTable
 from engine.device import to_device
-from engine.wire.page_events import NULL_PAGE_ID
+from engine.wire.pages import NULL_PAGE_ID
 
 
 @dataclass(eq=False)

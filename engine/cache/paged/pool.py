@@ -18,7 +18,7 @@ from itertools import islice
 from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, most_equal
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
-from engine.wire.page_events import (
+from engine.wire.pages import (
     NULL_PAGE_ID,
     ROOT_HASH,
     EvictReason,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 
 from engine.errors import InputError
-from engine.wire.page_events import PageCommitted
+from engine.wire.pages import PageCommitted
 
 HashPage = Callable[[bytes, bytes], bytes]
 

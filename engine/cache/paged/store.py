@@ -33,8 +33,7 @@ from engine.predict.bytes import page_bytes, why_no_sharing
 from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
-from engine.wire.page_events import KEPT, PageCommitted, PageCopied, PageEvent, PageEvicted, Tier
-from engine.wire.page_map import PoolStep
+from engine.wire.pages import KEPT, PageCommitted, PageCopied, PageEvent, PageEvicted, PoolStep, Tier
 
 MAX_TURNOVER = 16_384  # events of pages that became findable or were evicted, which the store remembers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import InputError
-from engine.wire.page_events import NULL_PAGE_ID
+from engine.wire.pages import NULL_PAGE_ID
 
 
 class PageTable:

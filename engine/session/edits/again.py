@@ -17,7 +17,7 @@ from engine.session.edits.apply import edit_cache, keep_first
 from engine.session.edits.scratch import newest_logits
 from engine.session.live import LiveSequence
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
-from engine.wire.changes import Change, EditMade
+from engine.wire.records import Change, EditMade
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from engine.session.mode import CacheMode
 from engine.session.sampler import SampledToken, choose, steered
 from engine.session.scheduler import SequenceWork
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
-from engine.wire.changes import EditMade
 from engine.wire.measurements import KeptRows
-from engine.wire.records import Candidate, read_only_floats
+from engine.wire.records import Candidate, EditMade, read_only_floats
 
 
 def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> KeptRows | None:

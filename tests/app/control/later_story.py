@@ -13,9 +13,9 @@ from engine.spec.edit import Rows
 from engine.spec.model import BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Chat, SamplingParams, Turn
 from engine.wire import commands, devices, events, exporting
-from engine.wire.changes import SamplingChanged, SequenceForked
 from engine.wire.comparison import OtherStep
 from engine.wire.measurements import CheckParity
+from engine.wire.records import SamplingChanged, SequenceForked
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
 from tests.app import samples

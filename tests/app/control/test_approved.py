@@ -18,10 +18,10 @@ from engine.spec.edit import Mask, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Chat, Prompt, SamplingParams, Turn
 from engine.wire import breakpoints, commands, devices, events
-from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache
 from engine.wire.comparison import ComparisonEnded, ComparisonScanned, OtherStep
 from engine.wire.measurements import CheckParity, EditMeasured, MapDamage, MeasureRegret, WhatIf
+from engine.wire.records import EditMade
 from engine.wire.status import (
     Chosen,
     ChosenToken,

@@ -23,11 +23,11 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import Chat, Prompt, SamplingParams, Turn
 from engine.wire import breakpoints, commands, comparison, devices, events, exporting
 from engine.wire.breakpoints import BreakpointState
-from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
 from engine.wire.comparison import OtherStep
 from engine.wire.measurements import CheckParity
 from engine.wire.message import Command
+from engine.wire.records import EditMade
 from engine.wire.status import OpenedFile, SuspendedStep, Work
 from engine.wire.tree import Node
 from tests.app import samples

@@ -12,11 +12,10 @@ from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import SequenceAdded, SequenceStopped
 from engine.wire.commands import Redo, StopSequence, TakePicture, Tokenize, Watch
 from engine.wire.events import EngineLost, Redone, Restarted, StateChanged, StepRedone, WentTo
-from engine.wire.page_events import PageAllocated
-from engine.wire.page_map import PoolStep
+from engine.wire.pages import PageAllocated, PoolStep
+from engine.wire.records import SequenceAdded, SequenceStopped
 from engine.wire.status import SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples

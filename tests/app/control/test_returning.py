@@ -17,8 +17,8 @@ from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import Chat, Turn
-from engine.wire.changes import SequenceAdded
 from engine.wire.commands import GoTo
+from engine.wire.records import SequenceAdded
 from engine.wire.tree import Node
 from tests.app.driver import Driver
 

@@ -9,7 +9,7 @@ from app.control.sender import Sender
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.wire.events import Restarted, StateChanged
-from engine.wire.page_events import PageAllocated
+from engine.wire.pages import PageAllocated
 from engine.wire.status import Work
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine

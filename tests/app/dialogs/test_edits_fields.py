@@ -25,9 +25,9 @@ from app.kit.segments import Segments
 from app.models import Models
 from engine.errors import InputError
 from engine.spec.edit import AddNoise, BiasLogits, Overwrite, ReplaceTokens, Rows, Scale, Zero
-from engine.wire.changes import EditMade
 from engine.wire.commands import Tokenize
 from engine.wire.events import Failed, NodeAdded, Tokenized
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.rich import SPEC, rich_models

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.kit.page_words import MAX_LINES, event_line, record_lines, why_not_reused
 from app.models import Models
-from engine.wire.page_events import (
+from engine.wire.pages import (
     KEPT,
     EvictReason,
     Forked,

@@ -8,7 +8,7 @@ from app.kit.step_words import change_words
 from engine.spec.cache import cache_named
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import (
+from engine.wire.records import (
     Change,
     EditMade,
     ModeChanged,

@@ -19,10 +19,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit
-from engine.wire.changes import SequenceForked
-from engine.wire.condition_values import Attention
-from engine.wire.records import StepRecord
+from engine.wire.breakpoints import Attention, AttentionMass, AttentionMeasured, BreakpointHit
+from engine.wire.records import SequenceForked, StepRecord
 from tests.app import samples
 from tests.engine.tiny import model_of, prompt_ids
 

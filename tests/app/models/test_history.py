@@ -13,9 +13,8 @@ from app.models import Branch, HistoryTree, Models
 from app.models.branches import branch_text, count_from, first_of_segment, steps_ahead
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Mask, Rows, Zero
-from engine.wire.changes import EditMade, SequenceStopped
 from engine.wire.events import NodeAdded
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, SequenceStopped, StepRecord
 from engine.wire.tree import Node
 from tests.app import samples
 

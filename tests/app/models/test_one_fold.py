@@ -10,9 +10,8 @@ from app.models import Models
 from engine.history.state import SequenceState
 from engine.opened.session import history_events, walk
 from engine.saved.session import SavedSession
-from engine.wire.changes import EditMade, ModeChanged, SamplingChanged
 from engine.wire.events import Event, ForkMade, NodeAdded, Submitted, WentTo
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, ModeChanged, SamplingChanged, StepRecord
 from tests.effort import effort
 from tests.engine.session.histories import TINIEST, Program, operations_of, play
 

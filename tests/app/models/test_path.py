@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import Change, SamplingChanged, SequenceForked
 from engine.wire.events import ForkMade, NodeAdded
-from engine.wire.records import StepRecord
+from engine.wire.records import Change, SamplingChanged, SequenceForked, StepRecord
 from engine.wire.tree import Node
 from tests.app import samples
 

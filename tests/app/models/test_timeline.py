@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from app.models import Models
 from engine.spec.edit import ReplaceTokens
-from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.app import samples
 

@@ -9,9 +9,8 @@ from app.kit.heatmap_marks import edits_shown
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
-from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, StepRecord
 from engine.wire.tree import Node
 from tests.app import samples
 

@@ -23,8 +23,8 @@ from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.view import TokensPanel
 from engine.spec.edit import BiasLogits, Rows, Scale
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.app.mouse import move_mouse
 from tests.app.rich import SPEC, record

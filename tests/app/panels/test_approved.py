@@ -19,7 +19,7 @@ from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.sampling import Turn
 from engine.wire.comparison import TokenDivergence
 from engine.wire.events import Failed, Previewed, Tokenized
-from engine.wire.page_events import ContinuedFrom
+from engine.wire.pages import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
 from tests.app.painted import role_of

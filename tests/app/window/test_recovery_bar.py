@@ -16,7 +16,7 @@ from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.shown import shown

@@ -11,9 +11,9 @@ from app.shell import Shell
 from app.window.transport import StepCounter, TransportButton
 from engine.spec.cache import cache_preset
 from engine.spec.edit import Rows, Zero
-from engine.wire.changes import EditMade
 from engine.wire.commands import UndoEdit
 from engine.wire.events import NodeAdded, StateChanged
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn

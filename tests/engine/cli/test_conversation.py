@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.saved.document import read_session
-from engine.wire.changes import PromptAppended, SequenceAdded
+from engine.wire.records import PromptAppended, SequenceAdded
 from tests.engine.chat.templates import CHATML, LLAMA_WITH_DATE, RAISES
 from tests.engine.cli.conftest import Twin
 from tests.engine.session.talks import ids_of, talking

@@ -6,7 +6,7 @@ from engine.history.state import UNKNOWN, Run, SequenceState, States, apply, ste
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import EditMade, SequenceForked, SequenceStopped, TokensForced
+from engine.wire.records import EditMade, SequenceForked, SequenceStopped, TokensForced
 from engine.wire.tree import PlannedPart, PlannedStep
 
 GREEDY = SamplingParams()

@@ -14,7 +14,7 @@ from engine.history.state import Move, Origin, Run, SequenceState, States
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import TokensForced
+from engine.wire.records import TokensForced
 from engine.wire.tree import Node
 from tests.engine.session.test_fork import started
 

@@ -7,8 +7,7 @@ import pytest
 
 from engine.history.state import Run, SequenceState, num_shared
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import TokensForced
-from engine.wire.records import StopReason
+from engine.wire.records import StopReason, TokensForced
 
 COMPUTED = 0, 0
 

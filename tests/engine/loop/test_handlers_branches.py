@@ -5,7 +5,6 @@ from __future__ import annotations
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import SamplingChanged, SequenceForked, TokensForced
 from engine.wire.commands import (
     BeginBranch,
     DeleteBranch,
@@ -22,7 +21,7 @@ from engine.wire.commands import (
     UndoEdit,
 )
 from engine.wire.events import BranchDeleted, Failed, ForkMade, NodeAdded, Restarted, WentTo
-from engine.wire.records import StepRecord
+from engine.wire.records import SamplingChanged, SequenceForked, StepRecord, TokensForced
 from tests.engine.loop.driver import Driver, prompt
 
 

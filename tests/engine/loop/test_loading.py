@@ -8,11 +8,10 @@ from pathlib import Path
 from engine.saved.recorder import SessionRecorder
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.changes import TokensForced
 from engine.wire.commands import FindModels, Force, LoadModel, Redo, Step
 from engine.wire.devices import DevicesFound, FindDevices, ForecastLoad, LoadForecast, Unloaded, UnloadModel
 from engine.wire.events import Failed, ModelsFound, NodeAdded, Redone, Restarted, StateChanged
-from engine.wire.records import StepRecord
+from engine.wire.records import StepRecord, TokensForced
 from engine.wire.tree import Node
 from tests.engine.loop.driver import GROWING, Driver, prompt
 from tests.engine.tiny import write_config

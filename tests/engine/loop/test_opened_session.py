@@ -15,7 +15,6 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Overwrite, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import EditMade
 from engine.wire.commands import (
     CloseSnapshot,
     Continue,
@@ -35,7 +34,7 @@ from engine.wire.events import Failed, NodeAdded, Restarted, SessionOpened, Stat
 from engine.wire.exporting import Export, Exported
 from engine.wire.measurements import EditMeasured
 from engine.wire.pictures import RowRequest
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, StepRecord
 from engine.wire.tree import Node
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.tiny import write_config

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from engine.spec.edit import Rows, Zero
 from engine.spec.model import ModelSpec
-from engine.wire.changes import EditMade
 from engine.wire.commands import LoadModel, Redo, Step
 from engine.wire.events import BranchDeleted, Redone, Restarted
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, StepRecord
 from engine.wire.tree import Node
 from tests.engine.loop.driver import GROWING, Driver, prompt
 

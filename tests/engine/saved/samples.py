@@ -7,7 +7,7 @@ from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import EditMade, ModeChanged, SequenceAdded, TokensForced
+from engine.wire.records import EditMade, ModeChanged, SequenceAdded, TokensForced
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 from tests.engine.saved.trees import MODEL
 

@@ -16,7 +16,7 @@ from engine.saved.journal import JournalFile, read_lines
 from engine.saved.named import decoded, encoded
 from engine.saved.session import JournalEntry, SavedSession, SessionBuilder, entries_of
 from engine.spec.edit import BiasLogits
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.effort import effort
 from tests.engine.saved.trees import MODEL, sessions

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from engine.saved.recorder import SessionRecorder
 from engine.spec.cache import CacheSpec
-from engine.wire.changes import TokensForced
 from engine.wire.events import NodeAdded
+from engine.wire.records import TokensForced
 from engine.wire.tree import Node
 from tests.app import samples
 

@@ -11,7 +11,7 @@ from engine.saved.session import SavedSession
 from engine.spec import bookmark, edit
 from engine.spec.cache import PRESETS
 from engine.spec.sampling import SamplingParams
-from engine.wire import changes
+from engine.wire import records
 from engine.wire.records import StopReason
 from engine.wire.status import ModelInfo
 from engine.wire.tree import Node, PlannedPart, PlannedStep
@@ -47,14 +47,14 @@ EDITS = st.one_of(
     ),
 )
 CHANGES = st.one_of(
-    st.builds(changes.SequenceAdded, SEQ_IDS, TOKENS, SAMPLING),
-    st.builds(changes.SequenceForked, SEQ_IDS, SEQ_IDS, st.none() | IDS),
-    st.builds(changes.SequenceRemoved, SEQ_IDS),
-    st.builds(changes.SequenceStopped, SEQ_IDS),
-    st.builds(changes.TokensForced, SEQ_IDS, TOKENS),
-    st.builds(changes.SamplingChanged, SEQ_IDS, SAMPLING),
-    st.builds(changes.ModeChanged, CACHES),
-    st.builds(changes.EditMade, EDITS),
+    st.builds(records.SequenceAdded, SEQ_IDS, TOKENS, SAMPLING),
+    st.builds(records.SequenceForked, SEQ_IDS, SEQ_IDS, st.none() | IDS),
+    st.builds(records.SequenceRemoved, SEQ_IDS),
+    st.builds(records.SequenceStopped, SEQ_IDS),
+    st.builds(records.TokensForced, SEQ_IDS, TOKENS),
+    st.builds(records.SamplingChanged, SEQ_IDS, SAMPLING),
+    st.builds(records.ModeChanged, CACHES),
+    st.builds(records.EditMade, EDITS),
 )
 REASONS = st.none() | st.sampled_from(get_args(StopReason))
 SUMS = st.lists(st.integers(-(2**63), 2**64 - 1), max_size=4).map(tuple)

@@ -20,8 +20,7 @@ from engine.spec.codec import uniform
 from engine.spec.edit import BiasLogits, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import Prompt
 from engine.wire.commands import BeginBranch
-from engine.wire.page_events import KEPT
-from engine.wire.page_map import PageMaps
+from engine.wire.pages import KEPT, PageMaps
 from tests.engine.faults import CallCounter, Injected, attempt, counting
 from tests.engine.session.sessions import facts, page_faults, prepared, same, stale, tensors
 from tests.engine.tiny import prompt_ids

@@ -13,7 +13,7 @@ from engine.history.history import BoundedLog
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.page_map import PageCell, PageMaps
+from engine.wire.pages import PageCell, PageMaps
 from tests.engine.cache.paged.tables import state_of
 from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 

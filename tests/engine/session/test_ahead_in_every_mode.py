@@ -14,7 +14,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.model import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.page_events import PageMoved
+from engine.wire.pages import PageMoved
 from engine.wire.records import StepRecord
 from tests.engine.cache.paged.tables import reuse_order
 from tests.engine.session.records import assert_same_records

@@ -7,7 +7,7 @@ import pytest
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.page_events import KEPT, PageEvicted
+from engine.wire.pages import KEPT, PageEvicted
 from tests.engine.session.histories import MODES, difference, stands
 from tests.engine.session.warm import FORCED, WARM, begun, stepped
 from tests.engine.tiny import model_of, prompt_ids

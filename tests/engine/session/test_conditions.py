@@ -17,9 +17,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.condition import TokenSpan, parsed
 from engine.spec.sampling import Prompt
-from engine.wire.breakpoints import AttentionPlace, MeasureAttention
-from engine.wire.condition_values import RECENT, ConditionEvaluator, recorded_attention
-from engine.wire.page_events import PageAllocated, PageEvicted, PageShared
+from engine.wire.breakpoints import RECENT, AttentionPlace, ConditionEvaluator, MeasureAttention, recorded_attention
+from engine.wire.pages import PageAllocated, PageEvicted, PageShared
 from engine.wire.records import NonFinite, SequenceStep, StepRecord
 from tests.engine.session.sessions import started
 from tests.engine.tiny import model_of, prompt_ids

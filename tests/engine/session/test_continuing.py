@@ -17,10 +17,10 @@ from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import JOINED_END, PLAIN_END, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Prompt, SamplingParams, Turn
-from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
 from engine.wire.events import ForkMade
-from engine.wire.page_events import ContinuedFrom
+from engine.wire.pages import ContinuedFrom
+from engine.wire.records import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from tests.engine.chat.templates import CHATML, RAISES, SPECIALS, THINKING
 from tests.engine.session.talks import GREEDY, answered, begun, chat_of, goes_on, ids_of, talking
 

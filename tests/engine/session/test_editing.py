@@ -27,7 +27,7 @@ from engine.spec.edit import (
     Zero,
 )
 from engine.spec.sampling import Prompt
-from engine.wire.changes import EditMade, SequenceAdded
+from engine.wire.records import EditMade, SequenceAdded
 from engine.wire.status import LayerDone, PhaseReached
 from tests.engine.session.edit_sessions import begun, marks, same, state, step
 from tests.engine.session.sessions import facts

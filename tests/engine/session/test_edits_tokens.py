@@ -16,7 +16,7 @@ from engine.session.session import Session
 from engine.spec.cache import PRESETS
 from engine.spec.edit import BiasLogits, Edit, Mask, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 from tests.engine.session.edit_sessions import begun, marks, same, state, step
 from tests.engine.session.edited import edit_copy, edit_live, rows_of, running
 from tests.engine.session.sessions import set_state, started

@@ -11,8 +11,8 @@ from engine.session.sequence_commands import branch, delete_branch
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.changes import EditMade, SamplingChanged, TokensForced
 from engine.wire.commands import BeginBranch
+from engine.wire.records import EditMade, SamplingChanged, TokensForced
 from tests.engine.session.histories import MODES, difference, stands
 from tests.engine.session.sessions import set_state
 from tests.engine.session.warm import FORCED, WARM, begun, stepped

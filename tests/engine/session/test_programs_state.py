@@ -24,7 +24,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.page_events import KEPT
+from engine.wire.pages import KEPT
 from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -26,9 +26,8 @@ from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import PRESETS
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.sampling import DrawRule, LogitBias, Prompt, SamplingParams
-from engine.wire.exporting import Export
+from engine.wire.exporting import COLUMNS, Export
 from engine.wire.records import StepRecord
-from engine.wire.step_table import COLUMNS
 from tests.effort import effort
 from tests.engine.snapshot.exports import in_process
 from tests.engine.snapshot.sessions import begun, kept, step

@@ -7,7 +7,7 @@ import pytest
 
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix import encode_token_ids
-from engine.wire.page_events import (
+from engine.wire.pages import (
     ROOT_HASH,
     EvictReason,
     MoveDirection,

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from engine.wire.page_events import (
+from engine.wire.pages import (
+    BLOCK_PAGES,
     KEPT,
+    NO_OWNER,
     ROOT_HASH,
     EvictReason,
     MoveDirection,
     PageAllocated,
+    PageCell,
     PageCommitted,
     PageEvent,
     PageEvicted,
     PageFreed,
     PageMoved,
     PageShared,
+    PageTracker,
     Tier,
 )
-from engine.wire.page_map import BLOCK_PAGES, NO_OWNER, PageCell, PageTracker
 
 FREE, USED, SHARED, CACHED, NULL = PageCell.FREE, PageCell.USED, PageCell.SHARED, PageCell.CACHED, PageCell.NULL
 HASH = b"7" * 16

@@ -21,7 +21,7 @@ from app.panels.branches.draw import (
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import EditMade, ModeChanged, SamplingChanged, SequenceAdded, SequenceStopped
+from engine.wire.records import EditMade, ModeChanged, SamplingChanged, SequenceAdded, SequenceStopped
 
 # of each branch: its parent branch, the parent's moment after which it parts, and its number of moments
 TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 9)), max_size=30)

@@ -17,9 +17,9 @@ from app.models.branches import origin_of
 from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.cache import PRESETS
-from engine.wire.changes import TokensForced
 from engine.wire.commands import BeginBranch, DeleteBranch, EndComparison, GoTo, SetKeptLimit
 from engine.wire.comparison import OtherStep
+from engine.wire.records import TokensForced
 from tests.app.driver import Driver
 
 STEPS = 6  # the last step of the first branch

@@ -18,11 +18,10 @@ from app.panels.branches.view import BranchesView
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
-from engine.wire.changes import EditMade, TokensForced
 from engine.wire.commands import DeleteBranch, GoTo
 from engine.wire.events import NodeAdded
 from engine.wire.message import Command
-from engine.wire.records import StepRecord
+from engine.wire.records import EditMade, StepRecord, TokensForced
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
 from tests.app import samples

@@ -15,10 +15,10 @@ from app.window.palette import Palette
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Scale, Zero
-from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo, UndoEdit
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured, KeptRows
+from engine.wire.records import EditMade
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn

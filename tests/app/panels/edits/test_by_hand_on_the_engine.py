@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QWidget
 from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm
 from engine.spec.cache import cache_preset
 from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Rows, Scale, Zero
-from engine.wire.changes import EditMade
+from engine.wire.records import EditMade
 from tests.app.driver import Driver
 from tests.app.panels.edits.menus import LEFT, choose, opened
 from tests.app.panels.edits.test_by_hand import drag, press_right, wall_place

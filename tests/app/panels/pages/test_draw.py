@@ -18,7 +18,7 @@ from app.panels.pages.draw import (
     paint,
 )
 from app.panels.pages.words import legend_keys
-from engine.wire.page_map import BLOCK_PAGES, PageCell, PageMap, PageTracker
+from engine.wire.pages import BLOCK_PAGES, PageCell, PageMap, PageTracker
 from tests.app.page_story import NUM_PAGES, PageStory
 
 COLORS = GridColors(

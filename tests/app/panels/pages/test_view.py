@@ -17,7 +17,7 @@ from app.panels.pages import draw
 from app.panels.pages.view import PagesView
 from app.panels.pages.words import page_owners
 from engine.spec.cache import CacheSpec
-from engine.wire.page_events import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
+from engine.wire.pages import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
 from engine.wire.pictures import TableRequest
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo

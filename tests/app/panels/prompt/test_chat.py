@@ -20,7 +20,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import PLAIN_NAME, Chat, Turn
 from engine.wire import commands
 from engine.wire.commands import GoTo, StopSequence
-from engine.wire.page_events import ContinuedFrom
+from engine.wire.pages import ContinuedFrom
 from tests.app.driver import Driver
 from tests.app.found import button
 from tests.engine.chat.templates import THINKING

@@ -15,7 +15,7 @@ from app.panels.sequences.view import COLOR, HEADS, PAGES, SEQ, SERVED, SHARED, 
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import Fork, RemoveSequence, StopSequence
 from engine.wire.message import Command
-from engine.wire.page_events import ContinuedFrom, Converted, Forked, PrefixEnd
+from engine.wire.pages import ContinuedFrom, Converted, Forked, PrefixEnd
 from tests.app.painted import painted
 from tests.app.panels.pages.test_view import Desk
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from app.shell import Shell
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire import events
-from engine.wire.changes import SequenceForked
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
 from engine.wire.events import Failed, Restarted, StateChanged, Submitted
+from engine.wire.records import SequenceForked
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.conftest import turn

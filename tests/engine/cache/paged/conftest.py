@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from engine.session.session import Session
-from engine.wire.page_map import PageMap, PageMaps
+from engine.wire.pages import PageMap, PageMaps
 from engine.wire.records import StepRecord
 
 MAPS: WeakKeyDictionary[Session, tuple[PageMap, ...]] = WeakKeyDictionary()

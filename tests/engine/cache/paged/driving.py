@@ -6,7 +6,7 @@ import torch
 
 from engine.cache.paged.store import PageStore
 from engine.session.session import Session
-from engine.wire.page_map import PageCell
+from engine.wire.pages import PageCell
 from engine.wire.records import StepRecord
 from tests.engine.cache.paged.conftest import MAPS
 from tests.engine.cache.paged.tables import state_of

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from engine.cache.paged.host import HostIndex
 from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.table import PageTable
-from engine.wire import page_events
-from engine.wire.page_events import PrefixEnd
+from engine.wire import pages
+from engine.wire.pages import PrefixEnd
 from tests.engine.cache.paged.tables import forget_cached, reuse_order, state_of, take
 
 Prefix = tuple[int, ...]  # all tokens from position 0 to the end of a page: what the page's K and V depend on
@@ -187,28 +187,28 @@ class PoolWorld:
         """Replay what the pool says it did on plain lists: slow, obvious, and independent of its links."""
         for event in self.pool.events:
             match event:
-                case page_events.PageAllocated(_, page_id):
+                case pages.PageAllocated(_, page_id):
                     assert self.refs[page_id] == 0
                     assert page_id not in self.findable
                     assert self.order.pop(0) == page_id
                     self.refs[page_id] = 1
-                case page_events.PageShared(_, page_id, ref_count):
+                case pages.PageShared(_, page_id, ref_count):
                     self.refs[page_id] += 1
                     assert self.refs[page_id] == ref_count
                     if ref_count == 1:
                         self.order.remove(page_id)
-                case page_events.PageFreed(_, page_id, ref_count, is_findable):
+                case pages.PageFreed(_, page_id, ref_count, is_findable):
                     self.refs[page_id] -= 1
                     assert self.refs[page_id] == ref_count
                     assert is_findable == (page_id in self.findable)
                     if ref_count == 0:
                         self.order.append(page_id)
-                case page_events.PageCopied(_, src_page_id, dst_page_id, _):
+                case pages.PageCopied(_, src_page_id, dst_page_id, _):
                     assert self.refs[src_page_id] > 1
                     assert self.refs[dst_page_id] == 1
-                case page_events.PageEvicted(committed) if committed.tier is page_events.Tier.DEVICE:
+                case pages.PageEvicted(committed) if committed.tier is pages.Tier.DEVICE:
                     del self.findable[committed.page_id]
-                case page_events.PageCommitted(page_id, tier=page_events.Tier.DEVICE):
+                case pages.PageCommitted(page_id, tier=pages.Tier.DEVICE):
                     held = self.memory[page_id][-1]
                     assert held is not None
                     assert held[-self.page_size :] == event.token_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.cache.paged.host import HostIndex
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
-from engine.wire.page_events import NULL_PAGE_ID
+from engine.wire.pages import NULL_PAGE_ID
 
 
 def start(pool: PagePool, seq_id: int, tokens: list[int]) -> PageTable:

@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.sampling import Prompt
-from engine.wire.page_events import Converted, Forked, MoveDirection, PageMoved, PrefixEnd
+from engine.wire.pages import Converted, Forked, MoveDirection, PageMoved, PrefixEnd
 from tests.effort import effort
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids

@@ -11,7 +11,7 @@ from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.page_events import PageCommitted
+from engine.wire.pages import PageCommitted
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids
 

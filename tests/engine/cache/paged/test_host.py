@@ -5,7 +5,7 @@ import pytest
 from engine.cache.paged.host import HostIndex, HostStore, num_host_pages
 from engine.cache.paged.pool import PagePool, PoolMisuse
 from engine.errors import InputError
-from engine.wire.page_events import (
+from engine.wire.pages import (
     EvictReason,
     MoveDirection,
     PageCommitted,

@@ -10,7 +10,7 @@ from engine.cache.paged.pool import PagePool, PoolMisuse
 from engine.cache.paged.store import PageGroup, PageStore
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
-from engine.wire.page_events import (
+from engine.wire.pages import (
     EvictReason,
     PageAllocated,
     PageCommitted,

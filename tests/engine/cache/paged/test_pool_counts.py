@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.cache.paged.pool import PagePool
-from engine.wire.page_events import PageFreed, PageShared
+from engine.wire.pages import PageFreed, PageShared
 from tests.engine.cache.paged.tables import state_of, take
 
 NUM_PAGES, SIZE = 10, 4

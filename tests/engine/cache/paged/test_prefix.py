@@ -8,7 +8,7 @@ from engine.cache.paged.pool import PagePool, PoolMisuse
 from engine.cache.paged.prefix import PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
-from engine.wire.page_events import (
+from engine.wire.pages import (
     ROOT_HASH,
     PageCommitted,
     PrefixEnd,

@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.page_events import PageFreed
+from engine.wire.pages import PageFreed
 from engine.wire.pictures import TableRequest
 from tests.effort import effort
 from tests.engine.cache.compressed.prompts import masked_logits
