@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from engine.cache.contract import Pair
-from engine.cache.layers.growing import GrowingLayer
 from engine.cache.layers.handles import CountedStaticLayer
-from engine.cache.paged.blocks import PageBlocks
-from engine.cache.paged.layer import PagedLayer
+from engine.cache.layers.layer import GrowingLayer
+from engine.cache.paged.cache import PagedLayer
+from engine.cache.paged.rows import PageBlocks
 from engine.cache.paged.store import PageStore
 from engine.wire.pages import NULL_PAGE_ID
 

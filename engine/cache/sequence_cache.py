@@ -12,16 +12,24 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks, RowWrite
-from engine.cache.contract import Evicted, HeldBytes, HeldRows, PageCounts, Pair, StateMatrix
+from engine.cache.contract import (
+    NO_ROWS,
+    Evicted,
+    HeldBytes,
+    HeldRows,
+    PageCounts,
+    Pair,
+    RowDelta,
+    StateMatrix,
+    StoredCache,
+    combined_by_layer,
+)
 from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
 from engine.cache.layers.cross import CrossLayer, SourceCache
-from engine.cache.layers.growing import stacked_rows
 from engine.cache.layers.handles import handle_of
-from engine.cache.layers.layer_handle import LayerHandle
+from engine.cache.layers.layer import LayerHandle, stacked_rows
 from engine.cache.lost_rows import LostRows
-from engine.cache.row_delta import NO_ROWS, RowDelta, combined_by_layer
 from engine.cache.stacking import on_one_device, stacked_view
-from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec

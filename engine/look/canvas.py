@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from msgspec import Struct, structs
 
-from engine.cache.row_delta import NO_ROWS, RowDelta
+from engine.cache.contract import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.lenses import computed, held_of_all, read, read_all, rows_at_once
 from engine.look.magnitudes import HeadStatistics

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.row_delta import RowDelta
+from engine.cache.contract import RowDelta
 from engine.wire.records import Floats, Ints, read_only_floats, read_only_ints
 
 TOP_POSITIONS = 5

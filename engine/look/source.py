@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from msgspec import Struct, structs
 
-from engine.cache.contract import HeldRows, StateMatrix
-from engine.cache.row_delta import RowDelta
+from engine.cache.contract import HeldRows, RowDelta, StateMatrix
 from engine.history.state import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part

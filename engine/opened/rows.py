@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engine.cache.contract import StateMatrix
-from engine.cache.layers.of_transformers import matrices_of
+from engine.cache.layers.handles import matrices_of
 from engine.look.source import (
     NO_POSITION,
     Extremes,

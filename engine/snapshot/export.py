@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from engine.cache.stored import InPieces
+from engine.cache.contract import InPieces
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz

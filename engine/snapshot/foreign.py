@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows
-from engine.cache.layers.foreign import foreign_rows
-from engine.cache.stored import InPieces
+from engine.cache.contract import HeldRows, InPieces
+from engine.cache.layers.handles import foreign_rows
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import kind_of, model_beside

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec.structs import replace
 
-from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
+from engine.cache.contract import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.state import SequenceState

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from engine.cache.stored import RowsInPieces
+from engine.cache.contract import RowsInPieces
 from engine.look.magnitudes import LayerCount, counted, magnitudes_of
 from engine.look.reductions import pooled
 from engine.snapshot.format import EXTREMES, PARTS, PREVIEW_SIZE, LayerEntry, PyramidEntry

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import torch
 from msgspec import structs
 
+from engine.cache.contract import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.cache.paged.pool import PoolExhausted
-from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.state import Move, Run, SequenceState, to_force

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import torch
 
-from engine.cache.stored import InPieces
+from engine.cache.contract import InPieces
 from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
 from engine.snapshot import manifest as manifests

@@ -26,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.cache.stored import Scattered
+from engine.cache.contract import Scattered
 from engine.client.thread import ThreadClient
 from engine.opened.file import OpenedSnapshot
 from engine.snapshot.format import VERSION, LayerEntry, Manifest

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import psutil
 import torch
 
-from engine.cache.stored import StoredCache, StoredLayer, StoredPart
+from engine.cache.contract import StoredCache, StoredLayer, StoredPart
 from engine.history.state import Run, SequenceState
 from engine.model.loader import LoadedModel, load
 from engine.session.live import LiveSequence

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.cache.layers.growing import GrowingLayer
+from engine.cache.layers.layer import GrowingLayer
 from engine.look.measures import Measured
 from engine.model.batch import Result
 from engine.session.stepper import LaunchedAhead

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.analysis.reference import parity, reference
-from engine.cache.layers.growing import GrowingLayer
+from engine.cache.layers.layer import GrowingLayer
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import cache_preset

@@ -12,7 +12,7 @@ import torch
 from engine.analysis.reference import Parity, Reference, parity, reference, session_logits
 from engine.analysis.rounding import largest, numbers_of
 from engine.analysis.tolerance import TOLERANCES
-from engine.cache.layers.growing import GrowingLayer
+from engine.cache.layers.layer import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.look.source import PARTS, gather_rows, slots_of

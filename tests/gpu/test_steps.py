@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from engine.analysis.reference import session_logits
 from engine.analysis.rounding import largest
 from engine.analysis.tolerance import TOLERANCES
-from engine.cache.layers.growing import GrowingLayer
+from engine.cache.layers.layer import GrowingLayer
 from engine.device import HostNumber, HostTime
 from engine.look.candidates import likely_tokens
 from engine.look.measures import ROUNDING, Measured, NewRows, attention_measures

@@ -1,4 +1,6 @@
-"""Builds the cache object of transformers that each contiguous layout starts with."""
+"""Builds the cache object of transformers that each contiguous layout starts with; among them a static cache for decode
+steps compiled by torch.compile.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,9 @@ import torch
 from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
-from engine.cache.layers.compiled import CompiledStaticCache
 from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
-from engine.cache.layers.growing import GrowingLayer, LayerBuffers
-from engine.cache.layers.handles import counted, handle_of, is_pageable
-from engine.cache.layers.layer_handle import LayerHandle
+from engine.cache.layers.handles import CountedStaticLayer, counted, handle_of, is_pageable
+from engine.cache.layers.layer import GrowingLayer, LayerBuffers, LayerHandle
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS
@@ -38,30 +38,6 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
             if is_pageable(layer):
                 cache.layers[index] = GrowingLayer(buffers, index)
     return cache
-
-
-def cache_argument(model: Any) -> str:
-    """The name of the argument of a model's forward that takes its cache; releases of transformers differ in it."""
-    names = inspect.signature(model.forward).parameters
-    return next((name for name in ("cache", "past_key_values") if name in names), "cache_params")
-
-
-def decoder_config(config: Any) -> Any:
-    """The config from which a cache is made: that of the text decoder, with the number of the decoder's own layers."""
-    found = config.get_text_config(decoder=True)
-    if getattr(found, "is_encoder_decoder", False):
-        found.num_hidden_layers = CacheGeometry.from_config(config).num_blocks
-    return found
-
-
-def handles_of(live: Cache) -> list[LayerHandle]:
-    """The handle of each layer of a cache; in an encoder-decoder first the decoder's own layers, then the cross
-    layers."""
-    if not isinstance(live, SourceCache):
-        return [handle_of(layer) for layer in live.layers]
-    own = [DecoderRows(handle_of(layer), live.num_source) for layer in live.self_attention_cache.layers]
-    cross: list[CrossLayer] = live.cross_attention_cache.layers
-    return [*own, *cross]
 
 
 def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
@@ -100,3 +76,87 @@ def idle_cache(config: Any, max_length: int) -> Cache:
             torch.empty(*shape, layer.key_dim, dtype=dtype), torch.empty(*shape, layer.value_dim, dtype=dtype)
         )
     return cache
+
+
+def cache_argument(model: Any) -> str:
+    """The name of the argument of a model's forward that takes its cache; releases of transformers differ in it."""
+    names = inspect.signature(model.forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in names), "cache_params")
+
+
+def decoder_config(config: Any) -> Any:
+    """The config from which a cache is made: that of the text decoder, with the number of the decoder's own layers."""
+    found = config.get_text_config(decoder=True)
+    if getattr(found, "is_encoder_decoder", False):
+        found.num_hidden_layers = CacheGeometry.from_config(config).num_blocks
+    return found
+
+
+def handles_of(live: Cache) -> list[LayerHandle]:
+    """The handle of each layer of a cache; in an encoder-decoder first the decoder's own layers, then the cross
+    layers."""
+    if not isinstance(live, SourceCache):
+        return [handle_of(layer) for layer in live.layers]
+    own = [DecoderRows(handle_of(layer), live.num_source) for layer in live.self_attention_cache.layers]
+    cross: list[CrossLayer] = live.cross_attention_cache.layers
+    return [*own, *cross]
+
+
+# ---- a static cache whose compiled decode step reads and updates the row counts on the device -----------------------
+
+
+class CompiledStaticCache(StaticCache):  # type: ignore[misc]
+    """A static cache whose decode step runs through torch.compile."""
+
+    def write_lengths(self) -> None:
+        """Write the number of rows to the device in every layer: a compiled step reads it there."""
+        for layer in self._counted:
+            layer.write_length()
+
+    def count_row(self) -> None:
+        """Count the row that a compiled step has written in every layer."""
+        for layer in self._counted:
+            layer.num_rows += 1
+
+    def copy_state(self) -> list[tuple[Any, dict[str, Any]]]:
+        """Copies of what a step changes in each layer, for `restore_state`. K and V of static layers are not copied: a
+        repeated step writes the same rows again."""
+        return [(layer, _changed_by_a_step(layer)) for layer in self.layers]
+
+    def restore_state(self, kept: list[tuple[Any, dict[str, Any]]]) -> None:
+        """Restore what `copy_state` copied, in place: a step is compiled for tensors at fixed addresses."""
+        for layer, values in kept:
+            for name, value in values.items():
+                held = getattr(layer, name)
+                if isinstance(value, torch.Tensor):
+                    held.copy_(value)
+                elif isinstance(value, dict):
+                    for key, each in value.items():
+                        held[key].copy_(each)
+                else:
+                    setattr(layer, name, value)
+
+    @property
+    def _counted(self) -> list[CountedStaticLayer]:
+        return [layer for layer in self.layers if type(layer) is CountedStaticLayer]
+
+
+def compiled_static(cache: Any) -> CompiledStaticCache | None:
+    """The decoder's cache if its decode steps are compiled; None for any other cache, and in an encoder-decoder before
+    the encoder has run."""
+    if isinstance(cache, SourceCache):
+        cache = cache.self_attention_cache if cache.has_source else None
+    return cache if isinstance(cache, CompiledStaticCache) else None
+
+
+def _changed_by_a_step(layer: Any) -> dict[str, Any]:
+    is_counted = type(layer) is CountedStaticLayer
+    found: dict[str, Any] = {}
+    for name, value in vars(layer).items():
+        if isinstance(value, torch.Tensor) and not (is_counted and name in ("keys", "values")):
+            found[name] = value.clone()
+        elif isinstance(value, dict) and all(isinstance(each, torch.Tensor) for each in value.values()):
+            found[name] = {key: each.clone() for key, each in value.items()}
+        elif isinstance(value, int):
+            found[name] = value
+    return found

@@ -15,11 +15,8 @@ import torch
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache
 
-from engine.cache.contract import HeldBytes, HeldRows, Pair, StateMatrix
-from engine.cache.layers.layer_handle import LayerHandle
-from engine.cache.layers.own import OwnLayer
-from engine.cache.row_delta import NO_ROWS, RowDelta
-from engine.cache.stored import StoredLayer
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, Pair, RowDelta, StateMatrix, StoredLayer
+from engine.cache.layers.layer import LayerHandle, OwnLayer
 from engine.spec.codec import Part
 
 

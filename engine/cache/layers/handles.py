@@ -2,61 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer
+from transformers import EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
-from engine.cache.contract import HeldRows, Pair
-from engine.cache.layers.layer_handle import LayerHandle
-from engine.cache.layers.of_transformers import LayerOfTransformers
-from engine.cache.layers.own import OwnLayer
-from engine.cache.layers.quantized import QuantizedRows
-from engine.cache.row_delta import RowDelta, windowed
-from engine.cache.stored import StoredLayer, stored_rows
+from engine.cache.by_hand import write_slots
+from engine.cache.contract import (
+    NO_ROWS,
+    HeldBytes,
+    HeldRows,
+    Pair,
+    RowDelta,
+    StateMatrix,
+    StoredLayer,
+    StoredPart,
+    stored_rows,
+    windowed,
+)
+from engine.cache.layers.layer import LayerHandle, OwnLayer
+from engine.errors import InputError
 from engine.spec.codec import Part
 
 
-class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
-    """A static layer that counts its rows on the host too, in `num_rows`. transformers keeps that number in a tensor on
-    the device, and reading it there waits for all queued work."""
+class LayerOfTransformers(LayerHandle):
+    """The handle of a layer that transformers makes; used directly for layers without K and V."""
 
-    num_rows = 0
-    is_device_stale = False  # whether `num_rows` has changed and the number on the device has not
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.has_state = hasattr(layer, "conv_states")
 
-    def count_row(self, count: int = 1) -> None:
-        """Count `count` rows that were written after the counted ones; the number on the device is updated by
-        `write_length`."""
-        self.num_rows += count
-        self.is_device_stale = True
+    def held_bytes(self) -> HeldBytes:
+        """All storage of the layer. Without rows all of it is state."""
+        reserved = sum(int(tensor.untyped_storage().nbytes()) for tensor in distinct_storages(self.layer))
+        rows = self.rows()
+        if rows is None:
+            return HeldBytes(reserved, reserved)
+        in_rows = {id(self.layer.keys), id(self.layer.values)}
+        beside = sum(int(t.nbytes) for t in tensors_of(self.layer) if id(t) not in in_rows)
+        return HeldBytes(min(int(rows.keys.nbytes + rows.values.nbytes) + beside, reserved), reserved)
 
-    def write_length(self) -> None:
-        """Write `num_rows` to the device if the number there is out of date."""
-        if self.is_device_stale:
-            self.cumulative_length.fill_(self.num_rows)
-            self.is_device_stale = False
+    def states(self) -> tuple[StateMatrix, ...]:
+        """The state of the layer's first sequence, as matrices."""
+        return tuple(found for kind, _, tensor in states_of(self.layer) for found in matrices_of(kind, tensor))
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
-        if torch.compiler.is_compiling():  # a Python number would become a constant of the compiled step
-            found: Pair = super().update(key_states, value_states, *args, **kwargs)
-            return found
-        self.write_length()
-        pair: Pair = super().update(key_states, value_states, *args, **kwargs)
-        self.num_rows += key_states.shape[-2]
-        return pair
+    def commit(self, written: RowDelta) -> RowDelta:
+        return RowDelta(NO_ROWS)
 
-    def get_seq_length(self) -> int:
-        return self.cumulative_length if torch.compiler.is_compiling() else self.num_rows
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        rows = self.rows()
+        return 0 if rows is None or rows.first else min(rows.keys.shape[2], num_tokens)
 
-    def reset(self) -> None:
-        super().reset()
-        self.num_rows, self.is_device_stale = 0, False
+    def stored_states(self) -> dict[str, torch.Tensor]:
+        return {f"{kind}.{number}": tensor.clone() for kind, number, tensor in states_of(self.layer)}
+
+    def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
+        for name, tensor in states.items():
+            kind, number = name.rsplit(".", 1)
+            if kind == "convolution":
+                self.layer.lazy_initialization(conv_states=tensor, state_idx=int(number))
+                self.layer.conv_states[int(number)].copy_(tensor)
+                self.layer.has_previous_state[int(number)] = True
+            else:
+                self.layer.lazy_initialization(recurrent_states=tensor, state_idx=int(number))
+                self.layer.recurrent_states[int(number)].copy_(tensor)
+
+    def first_position(self) -> int:
+        rows = self.rows()
+        return 0 if rows is None else rows.first
+
+    def restore(self, stored: StoredLayer) -> None:
+        self.layer.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])
 
 
-def counted(layer: Any) -> Any:
-    """An empty static layer as a `CountedStaticLayer`; any other layer unchanged."""
-    return CountedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer else layer
+def tensors_of(layer: Any) -> Iterator[torch.Tensor]:
+    """Every tensor that a layer object holds, whatever its attributes are named."""
+    for value in vars(layer).values():
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            if isinstance(item, torch.Tensor) and item.dim() > 0:
+                yield item
+
+
+def distinct_storages(layer: Any) -> list[torch.Tensor]:
+    """One tensor per storage: some layers alias values to keys, and a sliced view keeps its whole storage alive."""
+    return list({t.untyped_storage().data_ptr(): t for t in tensors_of(layer)}.values())
+
+
+# the state of recurrent layers: the convolution's last inputs and the recurrence's state
+KINDS = (("conv_states", "convolution"), ("recurrent_states", "recurrence"))
+
+
+def states_of(layer: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """The state tensors `[B, …]` of a layer as (kind, number, tensor); none where it has no state or has seen no
+    token."""
+    for attribute, kind in KINDS:
+        for number, tensor in getattr(layer, attribute, {}).items():
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 1:
+                yield kind, number, tensor
+
+
+def matrices_of(kind: str, tensor: torch.Tensor) -> list[StateMatrix]:
+    """The first sequence of a tensor `[B, …]` as matrices, one for each index of its leading dimensions."""
+    first = tensor[0] if tensor.dim() > 2 else tensor[:1]
+    matrices = first.flatten(0, -3) if first.dim() > 2 else first[None]
+    return [StateMatrix(kind, matrix, tuple(tensor.shape)) for matrix in matrices]
+
+
+# ---- layers that keep every row -------------------------------------------------------------------------------------
 
 
 class RowsOfTransformers(LayerOfTransformers):
@@ -111,6 +172,47 @@ class StaticRows(RowsOfTransformers):
         return 0
 
 
+class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
+    """A static layer that counts its rows on the host too, in `num_rows`. transformers keeps that number in a tensor on
+    the device, and reading it there waits for all queued work."""
+
+    num_rows = 0
+    is_device_stale = False  # whether `num_rows` has changed and the number on the device has not
+
+    def count_row(self, count: int = 1) -> None:
+        """Count `count` rows that were written after the counted ones; the number on the device is updated by
+        `write_length`."""
+        self.num_rows += count
+        self.is_device_stale = True
+
+    def write_length(self) -> None:
+        """Write `num_rows` to the device if the number there is out of date."""
+        if self.is_device_stale:
+            self.cumulative_length.fill_(self.num_rows)
+            self.is_device_stale = False
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
+        if torch.compiler.is_compiling():  # a Python number would become a constant of the compiled step
+            found: Pair = super().update(key_states, value_states, *args, **kwargs)
+            return found
+        self.write_length()
+        pair: Pair = super().update(key_states, value_states, *args, **kwargs)
+        self.num_rows += key_states.shape[-2]
+        return pair
+
+    def get_seq_length(self) -> int:
+        return self.cumulative_length if torch.compiler.is_compiling() else self.num_rows
+
+    def reset(self) -> None:
+        super().reset()
+        self.num_rows, self.is_device_stale = 0, False
+
+
+def counted(layer: Any) -> Any:
+    """An empty static layer as a `CountedStaticLayer`; any other layer unchanged."""
+    return CountedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer else layer
+
+
 class CountedStaticRows(StaticRows):
     """The handle of a `CountedStaticLayer`."""
 
@@ -136,6 +238,9 @@ class CountedStaticRows(StaticRows):
 
     def count_row(self) -> None:
         self.layer.count_row()
+
+
+# ---- sliding windows ------------------------------------------------------------------------------------------------
 
 
 class WindowRows(RowsOfTransformers):
@@ -197,6 +302,94 @@ class StaticWindow(WindowRows, StaticRows):
         return int(self.layer.max_cache_len)
 
 
+# ---- quantised layers, which keep their latest rows exact -----------------------------------------------------------
+
+
+class QuantizedRows(LayerOfTransformers):
+    """The handle of a layer of transformers' QuantizedCache; its latest rows (the residual) are exact."""
+
+    takes_rows = True
+
+    def rows(self) -> HeldRows | None:
+        """The rows as attention would read them: dequantised, and then the residual."""
+        layer = self.layer
+        if getattr(layer, "_quantized_keys", None) is None:  # some releases create the attribute with the first rows
+            return None
+        made = []
+        for coded, residual in ((layer._quantized_keys, layer.keys), (layer._quantized_values, layer.values)):
+            rows = layer._dequantize(coded)
+            made.append(torch.cat([rows, residual], 2) if residual is not None and residual.dim() == 4 else rows)
+        return HeldRows(made[0], made[1], 0)
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        """Count all older rows as rewritten: the quantiser may have quantised them again."""
+        before = range(written.written.start)
+        return RowDelta(written.written, before, before)
+
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        return 0
+
+    def exact_from(self, num_tokens: int, part: Part) -> int:
+        residual = self.layer.keys if part == "keys" else self.layer.values
+        num_exact = int(residual.shape[2]) if residual is not None and residual.dim() == 4 else 0
+        return max(0, num_tokens - num_exact)
+
+    def knows(self, num_tokens: int) -> bool:
+        return bool(num_tokens >= self.layer.get_seq_length())
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self.layer.keys is None
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        """The codes of the fp8 backend; for the other backends, whose codes are objects of their packages, the
+        dequantised rows."""
+        coded = self.layer._quantized_keys, self.layer._quantized_values
+        if not all(isinstance(part, tuple) for part in coded):
+            return stored_rows(self.rows(), num_tokens, "its quantiser keeps its codes to itself")
+        count = int(coded[0][0].shape[2])
+        tensors = [{"codes": codes.view(torch.uint8), "scale": scale.view(1)} for codes, scale in coded]
+        keys, values = (StoredPart(each, "transformers-fp8", count) for each in tensors)
+        return StoredLayer(keys, values, num_tokens, count, self.layer.keys.dtype)
+
+    def first_position(self) -> int:
+        return 0
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        """Overwrite rows. With the fp8 backend, whose scale is fixed, only these rows are quantised again; the other
+        backends quantise all quantised rows again, as they do when their residual is full."""
+        name, residual = (f"_quantized_{part}", getattr(self.layer, part))
+        coded = getattr(self.layer, name)
+        rows = self.layer._dequantize(coded)
+        num_coded = rows.shape[2]
+        if isinstance(coded, tuple):
+            made = numbers.new_zeros(1, rows.shape[1], *numbers.shape[1:])
+            made[0, heads] = numbers
+            codes, scale = coded
+            new, _ = self.layer._quantize(made, scale=scale)
+            codes = codes.clone()
+            write_slots(codes.view(torch.uint8)[0], heads, slots, new.view(torch.uint8)[0, heads])
+            setattr(self.layer, name, (codes, scale))
+            return
+        if residual is not None and residual.dim() == 4:
+            rows = torch.cat([rows, residual], 2)
+        write_slots(rows[0], heads, slots, numbers)
+        axis = self.layer.axis_key if part == "keys" else self.layer.axis_value
+        setattr(self.layer, name, self.layer._quantize(rows[:, :, :num_coded].contiguous(), axis=axis))
+        if num_coded < rows.shape[2]:
+            setattr(self.layer, part, rows[:, :, num_coded:].contiguous())
+
+    def restore(self, stored: StoredLayer) -> None:
+        layer, parts = self.layer, [part.tensors for part in (stored.keys, stored.values)]
+        layer.lazy_initialization(*(part["codes"][:, :, :1].to(stored.dtype) for part in parts))
+        layer._quantized_keys, layer._quantized_values = (
+            (part["codes"].view(layer.fp8_dtype), part["scale"].view(())) for part in parts
+        )
+        layer.cumulative_length = stored.num_tokens
+
+
+# ---- which handle a layer has ---------------------------------------------------------------------------------------
+
+
 HANDLES: dict[type, type[RowsOfTransformers]] = {
     DynamicSlidingWindowLayer: DynamicWindow,
     DynamicLayer: DynamicRows,
@@ -224,3 +417,35 @@ def handle_of(layer: Any) -> LayerHandle:
 def is_pageable(layer: Any) -> bool:
     """Whether a layer keeps rows of K and V and nothing else, so that an `OwnLayer` can replace it."""
     return type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
+
+
+# ---- caches that other programs made --------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def foreign_rows(cache: Any) -> dict[int, tuple[HeldRows, bool]]:
+    """For each layer that has rows, by index: its rows `[B, H_kv, S, D]`, and whether it keeps a sliding window. Of an
+    encoder-decoder only the decoder's own layers. Raises `InputError` for an object that is not a cache."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if isinstance(cache, Cache):
+        pairs = ((handle_of(layer).rows(), bool(getattr(layer, "is_sliding", False))) for layer in cache.layers)
+        found = dict(enumerate(pairs))
+    elif isinstance(cache, Iterable) and not isinstance(cache, str | bytes | dict | torch.Tensor):
+        found = {index: (_of_pair(pair, index), False) for index, pair in enumerate(cache)}
+    else:
+        raise InputError(f"A {type(cache).__name__} is no cache: give past_key_values, or a list of (keys, values).")
+    return {index: (rows, slides) for index, (rows, slides) in found.items() if rows is not None and rows.keys.shape[2]}
+
+
+def _of_pair(pair: Any, index: int) -> HeldRows | None:
+    try:
+        keys, values = (torch.as_tensor(part) for part in tuple(pair)[:2])
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"Layer {index} is no pair of keys and values: give (keys, values) for each layer.") from None
+    keys, values = (part[None] if part.dim() == 3 else part for part in (keys, values))
+    if keys.dim() != 4 or values.dim() != 4 or keys.shape[:3] != values.shape[:3]:
+        raise InputError(
+            f"Layer {index} has keys {list(keys.shape)} and values {list(values.shape)}: give [B, H, S, D] of one S."
+        )
+    return HeldRows(keys, values, 0)

@@ -18,8 +18,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks
 from engine.cache.compressed.retention import LayerView, rule_of
 from engine.cache.lost_rows import Lost, LostStep
-from engine.cache.paged.rows import PageRows
-from engine.cache.paged.slots import slots_of
+from engine.cache.paged.rows import PageRows, slots_of
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry

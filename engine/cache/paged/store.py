@@ -21,10 +21,8 @@ import torch
 
 from engine.cache.contract import HeldBytes, HeldRows
 from engine.cache.paged.host import HostIndex, num_host_pages
-from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.rows import PageRows
-from engine.cache.paged.slots import held_pages, held_positions
+from engine.cache.paged.rows import GroupPlan, PageRows, held_pages, held_positions
 from engine.cache.paged.table import PageTable
 from engine.device import check_room, free_bytes
 from engine.errors import InputError

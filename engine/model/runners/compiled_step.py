@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.layers.compiled import CompiledStaticCache, compiled_static
+from engine.cache.layers.build import CompiledStaticCache, compiled_static
 from engine.errors import Cancelled, first_line, is_of_device
 from engine.model.attention import explicit_weights
 from engine.model.batch import Batch, Result

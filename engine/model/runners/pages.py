@@ -17,9 +17,8 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from engine.cache.attention_probe import NewestQuery, Probe
-from engine.cache.paged.blocks import QUERIES, PageBlocks
-from engine.cache.paged.layer import PagedLayer
-from engine.cache.paged.plan import GroupPlan
+from engine.cache.paged.cache import PagedLayer
+from engine.cache.paged.rows import QUERIES, GroupPlan, PageBlocks
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError, check_known, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry

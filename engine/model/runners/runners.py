@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from engine.cache.layers.compiled import compiled_static
+from engine.cache.layers.build import compiled_static
 from engine.errors import InputError, check_known
 from engine.model.batch import Batch, Result
 from engine.model.runners.compiled_step import CompiledStep, OwnForward

@@ -13,7 +13,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.contract import HeldRows
 from engine.cache.layers.build import decoder_config
 from engine.cache.layers.cross import CrossLayer, SourceCache
-from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
+from engine.cache.layers.layer import ReadOnlyLayer, read_only_cache
 from engine.cache.sequence_cache import SequenceCache
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.cache.row_delta import NO_ROWS, RowDelta, hull
+from engine.cache.contract import NO_ROWS, RowDelta, hull
 from engine.cache.sequence_cache import SequenceCache
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec

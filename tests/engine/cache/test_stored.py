@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from engine.cache.contract import StoredPart
 from engine.cache.sequence_cache import SequenceCache
-from engine.cache.stored import StoredPart
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.codec import CodecSpec, Coding, get_codec_names, uniform

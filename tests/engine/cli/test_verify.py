@@ -11,8 +11,8 @@ import torch
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from engine.analysis import reference as compare
-from engine.cache.layers.growing import GrowingLayer
-from engine.cache.paged.layer import PagedLayer
+from engine.cache.layers.layer import GrowingLayer
+from engine.cache.paged.cache import PagedLayer
 from engine.session.session import Session
 from engine.spec.cache import PRESETS
 from tests.effort import effort

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.cache.row_delta import RowDelta
+from engine.cache.contract import RowDelta
 from engine.look.reductions import cells_of, missing_rows, num_positions_of, pooled_weights, rows_in, touched
 
 LENGTHS = range(1, 12)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from engine.cache.compressed.kivi_store import KiviStore
-from engine.cache.compressed.stores import RowStore
+from engine.cache.compressed.stores import KiviStore, RowStore
 from engine.look import canvas
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import Blocks

@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from engine.cache.layers.growing import GrowingLayer
+from engine.cache.layers.layer import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import Cancelled, InputError
 from engine.look.candidates import Sample

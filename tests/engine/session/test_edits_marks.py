@@ -9,7 +9,7 @@ import torch
 
 from engine.cache.contract import HeldRows
 from engine.cache.layers.build import cache_argument
-from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
+from engine.cache.layers.layer import ReadOnlyLayer, read_only_cache
 from engine.errors import InputError
 from engine.model.batch import Batch
 from engine.session.editing import make_edit

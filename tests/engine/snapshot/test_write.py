@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 from transformers import DynamicCache
 
+from engine.cache.contract import Scattered, StoredPart
 from engine.cache.layers.build import cache_argument
-from engine.cache.stored import Scattered, StoredPart
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import save_cache, write

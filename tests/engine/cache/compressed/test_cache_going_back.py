@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.cache import lost_rows
-from engine.cache.compressed import kivi_store
+from engine.cache.compressed import stores
 from engine.cache.compressed.retention import LayerView
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -192,7 +192,7 @@ def test_exact_rows_of_the_prompt_come_back_without_computing(name: str) -> None
 
 @pytest.mark.parametrize("max_bytes", [100 << 10, 3_000])
 def test_the_exact_rows_behind_kivis_residual_are_in_the_log(max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kivi_store, "SPARE_ROWS", 3)
+    monkeypatch.setattr(stores, "SPARE_ROWS", 3)
     monkeypatch.setattr(lost_rows, "MAX_BYTES", max_bytes)
     go_back_and_forth(SPECS["kivi-4"], EVERYWHERE)
 

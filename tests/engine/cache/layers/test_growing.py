@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache.layers import growing
-from engine.cache.layers.growing import SHARED_CAPACITY, GrowingLayer, LayerBuffers
+from engine.cache.layers import layer as layer_module
+from engine.cache.layers.layer import SHARED_CAPACITY, GrowingLayer, LayerBuffers
 from engine.cache.stacking import stacked_view
 from engine.predict.capacity import grown_capacity
 
@@ -70,14 +70,14 @@ def test_a_failed_allocation_changes_nothing(monkeypatch: pytest.MonkeyPatch, fa
     layer.update(*new_rows(64))
     keys, values = layer.keys, layer.values
     calls = iter([False, True] if failing == "values" else [True])
-    real = growing.grown
+    real = layer_module.grown
 
     def grown(*args: object) -> torch.Tensor:
         if next(calls):
             raise MemoryError("no room")
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(growing, "grown", grown)
+    monkeypatch.setattr(layer_module, "grown", grown)
     with pytest.raises(MemoryError):
         layer.reserve(1)
     assert layer.keys is keys

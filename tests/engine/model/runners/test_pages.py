@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from engine.cache.paged.blocks import PageBlocks
+from engine.cache.paged.rows import PageBlocks
 from engine.model.runners.pages import Flex, Kernel, mask_of
 from engine.spec.cache import PRESETS, CacheSpec, cache_named
 from engine.spec.edit import Mask, Rows

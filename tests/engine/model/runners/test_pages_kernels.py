@@ -12,7 +12,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.cache.paged.blocks import PageBlocks
+from engine.cache.paged.rows import PageBlocks
 from engine.errors import Cancelled, InputError
 from engine.model.runners.compiler import why_not_compiled
 from engine.model.runners.pages import Flex
