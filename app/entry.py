@@ -61,7 +61,7 @@ def _leave(status: int) -> int:
 
 
 def _doctor(arguments: Arguments) -> int:
-    from app.start.paths import settings_path
+    from app.start.arguments import settings_path
 
     report, is_well = doctor(arguments.settings or settings_path())
     print(report)

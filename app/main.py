@@ -18,21 +18,55 @@ from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
-from app.control.clock import FrameClock, GarbageTimer
+from app.control.controller import FrameClock, GarbageTimer
+from app.control.engine import Engine
 from app.control.recovering import Recovering
-from app.kit.changes import connect_all
 from app.kit.theme import load_fonts
+from app.kit.widgets import connect_all
 from app.shell import Shell
-from app.start.arguments import Arguments
-from app.start.beginning import Beginning
-from app.start.paths import sessions_path, settings_path
-from engine.client import CHOICES, is_elsewhere
+from app.start.arguments import Arguments, sessions_path, settings_path
+from app.start.settings import Settings, theme_choice
+from engine.client import CHOICES, is_elsewhere, kind_for
 from engine.errors import InputError
 from engine.saved.folder import JournalFolder
+from engine.wire.commands import OpenSnapshot
 from engine.wire.serving import ServerSpec
 
 if TYPE_CHECKING:
     from app.tour import Tour
+
+
+class Beginning:
+    """The settings with the changes of the command line, and the engine they ask for.
+
+    An engine in a process of its own starts here, before the window is made, so that torch is imported meanwhile. One
+    that would share the interpreter or the only processor with a window that is not painted yet waits for
+    `start_engine`.
+    """
+
+    def __init__(self, arguments: Arguments) -> None:
+        path = arguments.settings or settings_path()
+        self.settings = settings = Settings() if arguments.tour is not None else Settings.load(path)
+        settings.overrule(
+            theme=None if arguments.theme is None else theme_choice(arguments.theme),
+            kept_bytes=arguments.kept_bytes,
+            loading=arguments.loading,
+        )
+        if arguments.prompt is not None:
+            settings.prompt = arguments.prompt
+        self._arguments = arguments
+        self._model = arguments.model.loaded_as(settings.loading)
+        self.engine = Engine(arguments.engine or settings.engine)
+        if kind_for(self.engine.choice, self._model.device) != "thread" and (os.cpu_count() or 1) > 1:
+            self.start_engine()
+
+    def start_engine(self) -> None:
+        """Start the engine unless it has started already."""
+        if self.engine.kind is None:
+            given = self._arguments
+            opened = None if given.snapshot is None else OpenSnapshot(given.snapshot)
+            self.engine.start(self._model, given.cache, opened, is_remembered=given.loading is None)
+
 
 # The engine starts at the latest after this many ms: a window may never be exposed (another workspace, minimised).
 LATEST_START_MS = 1500
@@ -217,7 +251,7 @@ def _import_pictures() -> Iterator[str]:
         for name in dir(module):
             getattr(module, name)
         yield module.__name__
-    import app.kit.heatmap_image  # noqa: F401
+    import app.kit.graphics  # noqa: F401
 
     # The libraries' own objects, some 90,000, live until the end. Frozen, they are left out of full collections, which
     # would otherwise block the window for three frames.

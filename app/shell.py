@@ -9,18 +9,17 @@ from typing import ClassVar, get_args
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QFileDialog
 
-from app.actions import MENUS, dialogs, edit
+from app.actions import dialogs, menus
+from app.actions.menus import MENUS
 from app.control.actions import Action, Actions
 from app.control.conditions import is_model_expected
 from app.control.controller import Controller
-from app.control.intents import Intents
-from app.control.navigation import Navigator
-from app.control.pace import PACES
+from app.control.intents import Intents, Navigator
+from app.control.requests import PACES
 from app.control.sender import DeferredSend
 from app.draw.format import milliseconds
-from app.kit.changes import connect_all
-from app.kit.labels import prose
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
+from app.kit.widgets import connect_all, prose
 from app.models import Models
 from app.models.saved_view import Arrangement, read_view, show_place, view_text
 from app.panels.prompt.words import CHAT, TEXT
@@ -232,7 +231,7 @@ class Shell(QObject):
         )
 
     def _on_bias_wanted(self, token_id: int) -> None:
-        edit.ask_bias(self, (token_id,))
+        menus.ask_bias(self, (token_id,))
 
     def attach(self, spec: ServerSpec) -> None:
         """Listen to a server, and show what it has cached."""

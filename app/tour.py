@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, QTimer
 
+from app.dialogs.export import whole_session
 from app.kit.files import save_picture, save_text
-from app.models.export_plan import whole_session
 from app.shell import Shell
 from app.start.arguments import Arguments
 from engine.client import is_elsewhere

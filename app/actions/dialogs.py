@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QFileDialog
 
-from app.kit.changes import connect_all
+from app.kit.widgets import connect_all
 from app.models.saved_view import view_text
 from engine.files.text import kind_of, model_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 
 if TYPE_CHECKING:
-    from app.kit.sheet import Sheet
+    from app.kit.dialog import Sheet
     from app.shell import Shell
 
 
@@ -37,7 +37,7 @@ def open_shape(shell: Shell) -> None:
 
 
 def _ask_path(shell: Shell, title: str, endings: tuple[str, ...], take: Callable[[str], None], start: str = "") -> None:
-    from app.kit.files_there import ask_path
+    from app.kit.dialog import ask_path
 
     ask_path(shell.window, shell.models.status.engine, shell.intents.take, title, endings, take, start)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from app.models import Models
-from app.models.branches import tip_left
-from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
+from app.models.places import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
 from app.models.selection import chosen_cell
 from app.models.sequence_status import why_all_ended
+from app.models.timeline import tip_left
 from engine.errors import InputError
 from engine.spec.cache import parameters_of
 

@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.requests import MeasurementControl, Requests, Restore
-from app.control.sender import Sender
-from app.control.waiting import PersonWaiting
+from app.control.sender import PersonWaiting, Sender
 from app.draw.format import byte_size, decimal, divergence_words, milliseconds
-from app.kit.labels import prose
-from app.kit.question import ignore
+from app.kit.asking import ignore
+from app.kit.widgets import prose
 from app.models import Models
-from app.models.loaded import geometry_of
+from app.models.places import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from app.models.status import HALTED
 from engine.counted import counted

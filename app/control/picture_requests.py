@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from app.control.sender import Sender
 from app.draw.grid import TokenRange, rows_of
 from app.models import Models, Selected, WantedPictures
-from app.models.loaded import head_of
 from app.models.pictures import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, kind_of
+from app.models.places import head_of
 from engine.spec.lenses import LENSES
 from engine.wire.commands import TakePicture, Watch, Watched
 from engine.wire.events import Failed

@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, Signal
 from app.control.conditions import is_model_expected
 from app.control.controller import Controller
 from app.draw.format import byte_size
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.models import KeptSession, Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_title
 from engine.errors import InputError

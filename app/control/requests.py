@@ -6,24 +6,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from app.control.pace import PACES, USUAL_PACE
 from app.control.picture_requests import PictureRequests
 from app.control.sender import Sender
 from app.draw.format import byte_size, milliseconds
 from app.draw.grid import rows_of
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.models import Models
 from app.models.breakpoints import Place, spans_in
 from app.models.comparison import SIDES, ComparedPictures
-from app.models.loaded import head_of
 from app.models.measurement import Measurement, Request
+from app.models.places import head_of
 from engine.counted import counted
 from engine.spec.condition import Breakpoint, read_breakpoints
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.commands import (
+    PICTURES_PER_SECOND,
     BeginBranch,
     EndComparison,
     Fork,
@@ -243,6 +244,49 @@ class Restore:
         pending = status.pending if status.step == history.live else ()
         nodes = history.nodes()
         return Redo(nodes, history.live, pending) if nodes or pending else None
+
+
+class Pace(Struct, frozen=True):
+    """One pace: its name, its short label, its text in a menu, its tip, and the command that sets it."""
+
+    name: str
+    label: str
+    text: str
+    tip: str
+    command: SetPace
+
+
+USUAL_PACE = str(PICTURES_PER_SECOND)
+PACES = {
+    pace.name: pace
+    for pace in (
+        Pace(
+            "1",
+            "1 token/s",
+            "1 token a second",
+            "A run goes slowly: one token a second, to be followed by eye",
+            SetPace(1, None),
+        ),
+        Pace(
+            "5", "5 tokens/s", "5 tokens a second", "A run goes slowly: five tokens a second at most", SetPace(5, None)
+        ),
+        Pace(
+            USUAL_PACE,
+            f"{PICTURES_PER_SECOND} pictures/s",
+            f"{PICTURES_PER_SECOND} pictures a second",
+            f"A run goes as fast as it can, and is shown {PICTURES_PER_SECOND} times a second: no token is left out, "
+            "several come at once where decoding is faster",
+            SetPace(None, PICTURES_PER_SECOND),
+        ),
+        Pace(
+            "all",
+            "every token",
+            "A picture after every token",
+            "A picture is taken after every token, and a run is as slow as that makes it",
+            SetPace(None, None),
+        ),
+    )
+}
 
 
 Setting = SetPace | SetBreakpoints | SetKeptLimit

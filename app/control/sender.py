@@ -1,7 +1,8 @@
-"""Sends commands to the engine, and gives their answers to whoever asked. A prompt waits for its model."""
+"""Commands on their way to the engine, their answers for whoever asked, and what the user waits for."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject
 from shiboken6 import isValid
 
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.models import Models
 from engine.counted import counted
 from engine.wire.events import Cancelled, Done, Event, Failed
@@ -135,3 +136,46 @@ class DeferredSend(QObject):
             self._send(self._num_steps)
         else:
             self._models.status.notify("The prompt was not sent: no new model came of it. Send it again")
+
+
+EAGER_FOR_S = 1.0
+# After the user stepped or ran, texts and status wait for the first picture: at most so long for the step's record, and
+# so long after that for the picture.
+RECORD_WAIT_S, PICTURE_WAIT_S = 0.15, 0.03
+
+
+class PersonWaiting:
+    """Notes when the user did something, and when the step or picture they wait for has arrived."""
+
+    def __init__(self) -> None:
+        self._eager_until = 0.0
+        self._pictures_until = 0.0
+        self.is_for_step = False
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the user did something within the last second."""
+        return time.monotonic() < self._eager_until
+
+    @property
+    def is_for_pictures(self) -> bool:
+        """Whether texts wait for the pictures of a step."""
+        return time.monotonic() < self._pictures_until
+
+    def wake(self) -> None:
+        """Note that the user did something."""
+        self._eager_until = time.monotonic() + EAGER_FOR_S
+        self.is_for_step = True
+
+    def expect_pictures(self) -> None:
+        """Note that the user stepped or ran: pictures go first."""
+        self._pictures_until = time.monotonic() + RECORD_WAIT_S
+
+    def take_record(self) -> None:
+        """Note that a step's record has arrived; its pictures follow soon or not at all."""
+        self.is_for_step = False
+        self._pictures_until = min(self._pictures_until, time.monotonic() + PICTURE_WAIT_S)
+
+    def take_pictures(self) -> None:
+        """Note that the pictures have arrived or will not come."""
+        self._pictures_until = 0.0

@@ -11,12 +11,9 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QFormLayout, QSpinBox, QWidget
 
 from app.draw.format import byte_size
-from app.kit.boxes import column, row
-from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
-from app.kit.fields import choice_field, decimal_field, line_field, whole_field
-from app.kit.knobs import CodecChoice
-from app.kit.labels import plain_label, set_text_role
+from app.kit.fields import CodecChoice, choice_field, decimal_field, line_field, whole_field
+from app.kit.widgets import column, on_change, plain_label, row, set_text_role
 from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.bytes import page_bytes

@@ -10,10 +10,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.format import byte_size, decimal, thousands
-from app.kit.buttons import push_button
+from app.kit.dialog import Sheet
 from app.kit.facts import Fact, section, term_facts, term_tip
-from app.kit.sheet import Sheet
 from app.kit.theme import TextRole
+from app.kit.widgets import push_button
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_json_object

@@ -11,17 +11,13 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.edited import num_numbers, rows_words, size_words
 from app.draw.format import byte_size, shortened, visible
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
-from app.kit.changes import on_change
+from app.kit.asking import Question
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import MOST, choice_field, decimal_field, line_field, whole_field
-from app.kit.labels import plain_label
-from app.kit.question import Question
-from app.kit.segments import Segments
 from app.kit.theme import font_fixed
+from app.kit.widgets import Segments, column, on_change, plain_label, push_button, row
 from app.models import Models
-from app.models.chosen_rows import NOTHING, chosen_rows
+from app.models.places import NOTHING, chosen_rows
 from app.models.sequence_status import current_bias, with_ban, with_bias, with_only
 from engine.counted import counted
 from engine.errors import InputError

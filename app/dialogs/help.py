@@ -10,10 +10,9 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QDialogButtonBox, QHeaderView, QLabel, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.control.actions import Action, Actions, declared_in, native
-from app.kit.boxes import column
 from app.kit.dialog import Dialog
-from app.kit.labels import plain_label
 from app.kit.theme import font_fixed, font_text
+from app.kit.widgets import column, plain_label
 
 
 class AboutDialog(Dialog):

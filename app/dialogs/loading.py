@@ -12,16 +12,12 @@ from PySide6.QtGui import QStandardItemModel
 from PySide6.QtWidgets import QCheckBox, QComboBox, QVBoxLayout, QWidget
 
 from app.draw.format import byte_size, thousands
-from app.kit.boxes import row
-from app.kit.buttons import push_button
-from app.kit.changes import on_change
-from app.kit.dialog import QuestionDialog
+from app.kit.asking import Question
+from app.kit.dialog import QuestionDialog, ask_path
 from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, line_field, whole_field
-from app.kit.files_there import ask_path
-from app.kit.labels import plain_label, plain_tip, prose
-from app.kit.question import Question
 from app.kit.theme import TextRole
+from app.kit.widgets import on_change, plain_label, plain_tip, prose, push_button, row
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec, cache_label

@@ -12,8 +12,8 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_size, thousands
+from app.kit.dialog import Sheet
 from app.kit.facts import Fact, section
-from app.kit.sheet import Sheet
 from engine.max import (
     SCALE_DTYPES,
     ArchConfigWithAttentionKVCache,

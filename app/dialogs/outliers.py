@@ -10,12 +10,11 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.draw.format import brief, percent, thousands, times
-from app.kit.boxes import column
 from app.kit.dialog import Dialog
-from app.kit.labels import plain_label
 from app.kit.provenance import lateness, step_of, token_name
 from app.kit.reader import STATUS, STEPS, Reader, pictures
 from app.kit.theme import font_fixed, font_text
+from app.kit.widgets import column, plain_label
 from app.models import Models
 from app.models.pictures import OUTLIERS
 from engine.wire.pictures import Outlier, OutliersPicture, TensorName

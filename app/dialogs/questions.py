@@ -7,14 +7,10 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFileDialog, QLineEdit, QPlainTextEdit, QRadioButton, QWidget
 
 from app.draw.format import byte_size
-from app.kit.bookmark_places import place_words, places
-from app.kit.boxes import row
-from app.kit.buttons import push_button
-from app.kit.changes import connect_all
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import decimal_field, line_field, whole_field
-from app.kit.labels import plain_label
-from app.kit.segments import Segments
+from app.kit.widgets import Segments, connect_all, plain_label, push_button, row
+from app.kit.words import place_words, places
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.client import check_choice, is_elsewhere

@@ -1,17 +1,42 @@
-"""A panel that shows the answer to a question, and asks again when what it is about has changed."""
+"""What views ask the engine: a question, panels that show its answer, and the base of panels that measure."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar
+
+from msgspec import Struct
+from PySide6.QtCore import Signal
 
 from app.kit.provenance import Provenance
-from app.kit.question import Question
-from app.kit.reader import STATUS, STEPS, SignalSource, State
+from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource, State
 from app.kit.view import View
+from app.kit.widgets import ProgressButton, plain_tip
 from app.models import Models
+from app.models.measurement import Measurement, Request
+from engine.spec.cache import PRESETS, CacheSpec, preset_of
+from engine.wire.commands import Cancel
 from engine.wire.events import Failed
 from engine.wire.message import Command
+
+
+def ignore(_answer: object) -> None:
+    """Do nothing with an answer."""
+
+
+class Question(Struct, frozen=True):
+    """A command, and who takes its answers. Views emit it as `wants`.
+
+    `on_answer` takes each answer but a mere `Done`. `on_refusal` takes the failure, without a message where the command
+    was cancelled or the engine is gone; without it the failure is shown in the status line. Of the questions of one
+    `slot` only the newest is answered.
+    """
+
+    command: Command
+    on_answer: Callable[[Any], object] = ignore
+    on_refusal: Callable[[Failed], object] | None = None
+    slot: Hashable = None
+
 
 SERVERS = SignalSource("servers")
 
@@ -68,3 +93,128 @@ class AnswerView(View[State]):
         if not failed.message:
             self._asked = None, None  # the engine is another one by now
         self.refresh()
+
+
+class MeasuringView(View[State]):
+    """A view of the measurement named in `measures`. The subclass says why nothing can be asked (`problem`) and shows
+    the answer; this base follows the measurement.
+
+    Signal: `applied(CacheSpec)` (make a mode that was tried the live one).
+    """
+
+    measures: ClassVar[str]
+    follows = (SELECTION, STATUS, STEPS)
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.measurement: Measurement[Any] = getattr(models.measurements, self.measures)
+
+    def follow(self, models: Models) -> None:
+        self.measurement.changed.connect(self.refresh)
+        super().follow(models)
+
+    def problem(self) -> str:
+        """Why nothing can be asked now; empty if it can."""
+        raise NotImplementedError
+
+    def measure(self) -> None:
+        """Ask this panel's question. Does nothing in panels that ask by themselves."""
+
+    @property
+    def answer(self) -> Any:
+        """The newest answer about the selected sequence, or None."""
+        return self.measurement.answer_of(self._models.selection.now.seq_id)
+
+    def invited(self, words: str) -> str:
+        """The invitation to ask, preceded by the reason why an earlier answer is gone, if there was one."""
+        if not self.measurement.is_out_of_date:
+            return words
+        return f"What was measured is out of date: the cache has changed since. {words}"
+
+    def rebuilt_words(self, answer: Any) -> str:
+        """A note if the answer was measured on rows recomputed from the tokens instead of those in the live cache."""
+        return "On exact rows, rebuilt from the tokens." if answer is not None and answer.is_rebuilt else ""
+
+
+class AskingView(MeasuringView[State]):
+    """A measuring view with a button that asks, or stops a running measurement. The subclass sets `button_words` and
+    `button_name`, places `button`, and returns the question from `request`."""
+
+    button_words: ClassVar[str] = "Measure"
+    button_name: ClassVar[str] = ""
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.button = AskButton(self.measurement, self.button_words)
+        self.button.setAccessibleName(self.button_name or self.button_words)
+        self.button.asked.connect(self.ask)
+        self.button.stopped.connect(self._on_stopped)
+
+    def request(self) -> Request | None:
+        """The question to ask; None if it cannot be asked with the present settings."""
+        raise NotImplementedError
+
+    def ask(self) -> None:
+        """Ask, if possible; a measurement that is running is not disturbed."""
+        if self.measurement.is_waiting or self.problem():
+            return
+        request = self.request()
+        if request is not None:
+            self.wants.emit(request)
+
+    def _on_stopped(self) -> None:
+        self.wants.emit(Cancel())
+
+    def measure(self) -> None:
+        self.ask()
+
+    def refresh(self) -> None:
+        self.button.set_reason(self.problem())
+        super().refresh()
+
+
+class AskButton(ProgressButton):
+    """Shows what it asks; while that is measured, its progress, and a click stops it."""
+
+    asked = Signal()
+    stopped = Signal()
+
+    def __init__(self, measurement: Measurement[Any], words: str) -> None:
+        super().__init__(words)
+        self._measurement, self._words = measurement, words
+        self.clicked.connect(self._on_clicked)
+        measurement.changed.connect(self.refresh)
+
+    def set_reason(self, reason: str) -> None:
+        """Disable the button and say why in its tool tip; empty enables it."""
+        self.setEnabled(not reason or self._measurement.is_waiting)
+        self.setToolTip(plain_tip(reason))
+
+    def refresh(self) -> None:
+        found = self._measurement
+        progress = f"Stop  {found.done}/{found.total}" if found.total else "Stop"
+        self.show_progress(progress if found.is_waiting else self._words, found.share)
+
+    def _on_clicked(self) -> None:
+        if self._measurement.is_waiting:
+            self.stopped.emit()
+        else:
+            self.asked.emit()
+
+
+def mode_named(models: Models, name: str) -> CacheSpec:
+    """The cache preset of that name; the mode in use keeps its present parameters."""
+    status = models.status.now
+    is_in_use = preset_of(status.cache).name == name and status.cache.codec.is_uniform
+    return status.cache if is_in_use else PRESETS[name].spec
+
+
+def why_nothing(models: Models, before: str, past: str, few: str) -> str:
+    """Why nothing can be measured on the live rows: `before` the first step, `past` (with `{0}` for the step) while an
+    earlier step is shown, `few` with a single token; empty if it can."""
+    now, timeline = models.selection.now, models.timeline
+    if timeline.latest is None:
+        return before
+    if now.step is not None:
+        return past.format(now.step)
+    return few if timeline.num_tokens(now.seq_id) < 2 else ""

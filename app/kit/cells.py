@@ -18,9 +18,9 @@ from PySide6.QtWidgets import (
     QTableView,
 )
 
-from app.kit.labels import plain_tip
-from app.kit.text_lines import TextPainter
+from app.kit.painting import TextPainter
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
+from app.kit.widgets import plain_tip
 
 ROW_HEIGHT = 19
 _LEAST_WIDTH = 24  # pixels of a column

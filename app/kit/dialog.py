@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -10,18 +11,32 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QIcon, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractSpinBox,
+    QCheckBox,
+    QComboBox,
     QDialog,
     QDialogButtonBox,
+    QDoubleSpinBox,
+    QFileDialog,
     QFormLayout,
+    QLabel,
     QLayout,
     QLineEdit,
+    QListWidget,
+    QListWidgetItem,
     QPushButton,
+    QSpinBox,
     QWidget,
 )
 
-from app.kit.boxes import column
-from app.kit.labels import plain_label
+from app.kit.asking import Question
+from app.kit.facts import Fact, Facts
+from app.kit.fields import choice_field, decimal_field, line_field, whole_field
+from app.kit.theme import font_fixed
+from app.kit.widgets import column, connect_all, holder, on_change, plain_label, push_button, row, scrolled
+from engine.client import is_elsewhere
 from engine.errors import InputError
+from engine.wire.commands import ListFolder
+from engine.wire.events import Event, Failed, FolderListed
 
 F = TypeVar("F", bound=QWidget)
 MARGINS = (18, 16, 18, 14)
@@ -166,3 +181,193 @@ def focusable(layout: QLayout) -> Iterator[QWidget]:
         inner = widget.layout() if widget is not None else inner
         if inner is not None:
             yield from focusable(inner)
+
+
+SheetField = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
+_FIELD_WIDTH = 190
+
+
+class Sheet(FormDialog):
+    """Subclasses add fields and return the results from `_facts()`; the text of a refusal it raises is shown instead.
+
+    Signal: `message(text)`, for the status line.
+    """
+
+    message = Signal(str)
+    refusals: tuple[type[Exception], ...] = (ValueError,)
+
+    def __init__(self, title: str, parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self._labels: dict[QWidget, QLabel] = {}
+        self.problem = plain_label(role="bad", wraps=True, can_select=True)
+        self.problem.setAccessibleName("What is wrong")
+        self.facts = Facts()
+        self.facts.setAccessibleName("Results")
+        self._copy = push_button("Copy", self._on_copy, is_small=False)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        results = holder(column(self.problem, self.facts, None, spacing=8, margins=(0, 0, 10, 0)))
+        sides = row(column(self.form, None), (scrolled(results), 1), spacing=24)
+        buttons = row(None, self._copy, push_button("Close", self.close, is_small=False))
+        column((sides, 1), buttons, spacing=12, margins=MARGINS, on=self)
+
+    # ---- fields --------------------------------------------------------------------------------------------------
+
+    def add_number(self, label: str, value: int, unit: str = "", least: int = 1, automatic: str = "") -> QSpinBox:
+        """A field for a whole number; `automatic` is shown instead of the least value."""
+        return self._put(whole_field(label, value, least, unit=unit, automatic=automatic, is_grouped=True))
+
+    def add_gib(self, label: str, value: float, automatic: str = "") -> QDoubleSpinBox:
+        field = decimal_field(label, value, 0, 1e7, decimals=3, step=1, unit=" GiB", automatic=automatic)
+        return self._put(field)
+
+    def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
+        """A list of `(value, text)` choices."""
+        field = choice_field(label, choices, chosen)
+        field.setFont(font_fixed())
+        return self._put(field)
+
+    def add_text(self, label: str, placeholder: str) -> QLineEdit:
+        return self._put(line_field(label, hint=placeholder))
+
+    def add_check(self, label: str, is_on: bool = False) -> QCheckBox:
+        field = QCheckBox(label)
+        field.setChecked(is_on)
+        on_change(self.refresh, field)
+        self.form.addRow("", field)
+        return field
+
+    def _put(self, field: F) -> F:
+        on_change(self.refresh, field)
+        field.setFixedWidth(_FIELD_WIDTH)
+        name = self._labels[field] = plain_label(field.accessibleName())
+        name.setBuddy(field)
+        self.form.addRow(name, field)
+        return field
+
+    def use(self, field: SheetField, is_used: bool) -> None:
+        """Enable a field and its label, or disable them if the field has no effect now."""
+        field.setEnabled(is_used)
+        if field in self._labels:
+            self._labels[field].setEnabled(is_used)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def _notes(self) -> tuple[str, ...]:
+        """Warnings shown above the results; called after `_facts()`."""
+        return ()
+
+    def refresh(self) -> None:
+        """Compute the results from the fields. A slot of every field's change signal."""
+        self._adapt()
+        try:
+            facts, problem = self._facts(), "\n".join(self._notes())
+        except self.refusals as refusal:
+            facts, problem = (), str(refusal)
+        self.problem.setText(problem)
+        self.problem.setVisible(bool(problem))
+        self.facts.show_facts(facts)
+        self._copy.setEnabled(bool(facts))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        for button in self.findChildren(QPushButton):
+            button.setAutoDefault(False)  # so that Enter in a field does not press Copy or Close
+        super().showEvent(event)
+
+    def _adapt(self) -> None:
+        """Enable the fields that have an effect now; overridden by subclasses."""
+
+    def _facts(self) -> tuple[Fact, ...]:
+        raise NotImplementedError
+
+    def _on_copy(self) -> None:
+        """Copy the results to the clipboard."""
+        raise NotImplementedError
+
+
+def ask_path(
+    parent: QWidget,
+    engine: str,
+    wants: Callable[[Question], object],
+    title: str,
+    endings: tuple[str, ...],
+    take: Callable[[str], object],
+    start: str = "",
+) -> None:
+    """Ask for a file with one of these endings, without them for a folder, on the machine of the engine; `take` is
+    called with its path unless the user cancels. `wants` sends a question to the engine; `start` is where a dialog on
+    this machine begins."""
+    if is_elsewhere(engine):
+        dialog = FilesThere(title, endings, parent)
+        dialog.wants.connect(wants)
+        dialog.ask(take)
+        dialog.begin()
+        return
+    if endings:
+        kinds = f"{title} ({' '.join(f'*{each}' for each in endings)});;All files (*)"
+        path, _ = QFileDialog.getOpenFileName(parent, title, start, kinds)
+    else:
+        path = QFileDialog.getExistingDirectory(parent, title, start)
+    parent.window().activateWindow()  # without a window manager no window would get the keyboard focus
+    if path:
+        take(path)
+
+
+class FilesThere(QuestionDialog):
+    """Choose a file or folder on the engine's machine. Signals: `chosen(path)`; `wants(Question)`, a folder is to be
+    listed. `endings` are those of the files that can be chosen; empty: a folder is."""
+
+    wants = Signal(object)
+
+    def __init__(self, title: str, endings: tuple[str, ...], parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self._endings = endings
+        self._folder = ""
+        self.path = self.add(line_field("Path there", "", "its path on the machine of the engine"))
+        self.names = QListWidget()
+        self.names.setAccessibleName("In this folder")
+        self.names.setMinimumHeight(260)
+        self.add(self.names, "")
+        self.setMinimumWidth(620)
+        connect_all(
+            (self.names.currentItemChanged, self._on_chosen),
+            (self.names.itemActivated, self._on_activated),
+        )
+
+    def begin(self, folder: str = "") -> None:
+        """Show a folder; the user's own where none is given."""
+        self.wants.emit(Question(ListFolder(folder), self._take, self._refused))
+
+    def _take(self, event: Event) -> None:
+        assert isinstance(event, FolderListed)
+        self._folder = event.path
+        self.path.setText(event.path)
+        self.names.clear()
+        for name in ("..", *event.folders):
+            self.names.addItem(QListWidgetItem(f"{name}/"))
+        for name in event.files:
+            if name.endswith(self._endings or ("\0",)):
+                self.names.addItem(QListWidgetItem(name))
+
+    def _refused(self, failure: Failed) -> None:
+        self.problem.setText(failure.message)
+        self.problem.show()
+
+    def _on_chosen(self, item: QListWidgetItem | None) -> None:
+        if item is not None:
+            self.path.setText(posixpath.normpath(posixpath.join(self._folder, item.text())))
+
+    def _on_activated(self, item: QListWidgetItem) -> None:
+        if item.text().endswith("/"):
+            self.begin(posixpath.normpath(posixpath.join(self._folder, item.text())))
+        else:
+            self._on_chosen(item)
+            self.accept()
+
+    def answer(self) -> str:
+        path = self.path.text().strip()
+        if not path or (self._endings and not path.endswith(self._endings)):
+            kinds = f"a file that ends in {', '.join(self._endings)}" if self._endings else "a folder"
+            raise InputError(f"Choose {kinds}.")
+        return path

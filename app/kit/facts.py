@@ -12,11 +12,9 @@ from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
 from app.draw.format import thousands
 from app.draw.spark import Spark, spark
-from app.kit.boxes import scrolled
-from app.kit.labels import Opaque, TellsPlaces
-from app.kit.pictures import argb, loud_color, pixels_image
-from app.kit.text_lines import LEFT, TextPainter
+from app.kit.painting import LEFT, TextPainter, argb, loud_color, pixels_image
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
+from app.kit.widgets import Opaque, TellsPlaces, scrolled
 from engine.counted import counted
 from engine.spec.terms import Term
 

@@ -1,31 +1,43 @@
-"""The base of panels with a heat map: tokens across, and below it a line with the value under the cursor; and the menu
-of lenses."""
+"""Panels with heat maps: their base, the menu of lenses, several maps side by side, and the bar of colours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from PySide6.QtCore import QPoint, QPointF, Signal
-from PySide6.QtGui import QAction, QActionGroup
-from PySide6.QtWidgets import QMenu, QToolButton
+import numpy as np
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QAction,
+    QActionGroup,
+    QImage,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
-from app.draw.format import thousands
+from app.draw.colormap import HIGHEST, ColorScale, Floats, histogram, packed
+from app.draw.format import brief, thousands
 from app.draw.grid import TokenRange
-from app.draw.matrix import MatrixCell, matrix_of
-from app.kit.boxes import column, row
-from app.kit.changes import connect_all
-from app.kit.heatmap import HeatMap
-from app.kit.labels import plain_label, plain_tip
+from app.draw.matrix import Matrix, MatrixCell, matrix_of
+from app.kit.heatmap import HeatMap, Marks
+from app.kit.painting import argb, color_scale, pixels_image
 from app.kit.provenance import token_name
 from app.kit.reader import State
-from app.kit.theme import FIXED_SIZE, font_fixed
+from app.kit.theme import FIXED_SIZE, current_theme, font_fixed, font_text
 from app.kit.view import View
+from app.kit.widgets import ElidedLabel, column, connect_all, holder, plain_label, plain_tip, row
 from app.models import Models
-from app.models.chosen_rows import is_within
+from app.models.places import is_within
 from app.models.selection import Selected
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE, Lens
+from engine.wire.pictures import HeadPicture
 
 
 class MapView(View[State]):
@@ -205,3 +217,203 @@ class LensMenu(QToolButton):
 def latest_words(count: int) -> str:
     """`the latest 16 queries`, or all of them."""
     return f"the latest {thousands(count)} queries" if count else "all queries"
+
+
+LEAST_WRITTEN = 0.2  # numbers in cells have one decimal: with a smaller colour range all would read 0.0
+
+
+class MatrixMaps(QWidget):
+    """Its sides have names, and each its accessible name. Signals `pointed(point or None)`, `picked(side, point)` and
+    `zoomed(range or None)` in positions and rows, as of a heat map; `resized()`."""
+
+    pointed = Signal(object)
+    picked = Signal(str, object)
+    zoomed = Signal(object)
+    resized = Signal()
+
+    def __init__(self, name_position: Callable[[int], str], names: Mapping[str, str]) -> None:
+        super().__init__()
+        self.maps = {side: HeatMap(name_position) for side in names}
+        self.captions = {side: ElidedLabel(font_text(11.5), "muted") for side in names}
+        self._cells = {side: holder(column(self.captions[side], (self.maps[side], 1), spacing=1)) for side in names}
+        row(*((cell, 1) for cell in self._cells.values()), spacing=10, on=self)
+        for side, heatmap in self.maps.items():
+            heatmap.setAccessibleName(names[side])
+            connect_all((heatmap.hovered, self._on_hovered), (heatmap.picked, self._on_picked))
+            heatmap.zoomed.connect(self.zoomed)
+            # not amid the layout: what then shows or hides others would leave one side with the height of before
+            heatmap.resized.connect(self.resized, Qt.ConnectionType.QueuedConnection)
+
+    @property
+    def first(self) -> HeatMap:
+        return next(iter(self.maps.values()))
+
+    @property
+    def num_pixel_rows(self) -> int:
+        """The height of a picture in pixels."""
+        return int(self.first.plot_rect.height())
+
+    def show_range(self, wanted: TokenRange | None) -> None:
+        for heatmap in self.maps.values():
+            heatmap.show_range(wanted)
+
+    def zoom_to(self, position: int | None) -> None:
+        """Zoom to a position, or if None to the newest."""
+        if position is None:
+            self.first.follow_newest()
+        else:
+            self.first.zoom_to(position)
+
+    def show_matrix(
+        self, side: str, matrix: Matrix, limits: Floats, marks: Marks, caption: str, *, is_signed: bool
+    ) -> None:
+        """Show a matrix with a colour range for each row."""
+        scale, values = color_scale(current_theme(), is_signed=is_signed), matrix.shown
+        indices = np.ascontiguousarray(scale.index(values / limits[: len(values), None], 1.0))
+        has_numbers = is_signed and bool(limits.size) and float(limits.max()) >= LEAST_WRITTEN
+        self.maps[side].show_matrix(matrix, scale, indices, marks, has_numbers=has_numbers)
+        self.captions[side].setText(caption)
+
+    def _on_picked(self, point: QPointF) -> None:
+        sender = self.sender()
+        self.picked.emit(next(side for side, heatmap in self.maps.items() if heatmap is sender), point)
+
+    def _on_hovered(self, point: QPointF | None) -> None:
+        for heatmap in self.maps.values():
+            heatmap.show_cursor(point)
+        self.pointed.emit(point)
+
+
+_WIDTH = 74
+_PAD = 9
+_GRIP = 8
+_BIN, _LONGEST = 4, 25
+
+
+class RangeBar(QWidget):
+    """Signals: `dragged(limit)` while the user moves an end, `reset()` on a double click."""
+
+    dragged = Signal(float)
+    reset = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scale: ColorScale | None = None
+        self._picture: HeadPicture | None = None
+        self.limit = 1.0
+        self._shown = 1.4
+        self._held = False
+        self.bar = QImage()
+        self._bars = QImage()
+        self.setFixedWidth(_WIDTH)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.SizeVerCursor)
+        self.setToolTip("Drag an end, or use the arrow keys, to change the colour range; double-click fits it")
+
+    def sizeHint(self) -> QSize:
+        return QSize(_WIDTH, 120)
+
+    def show_range(self, scale: ColorScale, picture: HeadPicture | None, limit: float) -> None:
+        """Draw the histogram of a picture beside the range of the colours."""
+        if (picture, limit) == (self._picture, self.limit) and scale is self._scale:
+            return
+        self._scale, self._picture, self.limit = scale, picture, limit
+        if not self._held:  # while an end is dragged the axis stays as it is
+            self._shown = limit * 1.25
+        self.bar = self._bars = QImage()
+        self.setAccessibleName(f"Colour range {scale.words(brief(limit))}")
+        self.update()
+
+    @property
+    def _lowest(self) -> float:
+        """The number at the bottom."""
+        return -self._shown if self._scale is None or self._scale.is_signed else 0.0
+
+    @property
+    def _ends(self) -> tuple[tuple[float, str], ...]:
+        """The ends that can be dragged, and their signs."""
+        return ((self.limit, "+"), (-self.limit, "-")) if self._lowest else ((self.limit, ""),)
+
+    def _y(self, value: float) -> float:
+        return _PAD + (self._shown - value) / (self._shown - self._lowest) * (self.height() - 2 * _PAD)
+
+    def _value(self, y: float) -> float:
+        return self._shown - (y - _PAD) / max(1, self.height() - 2 * _PAD) * (self._shown - self._lowest)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._scale is None:
+            return
+        painter = QPainter(self)
+        height = self.height() - 2 * _PAD
+        self._paint_bar(painter, height)
+        if self._picture is not None:
+            painter.setOpacity(0.6)
+            painter.drawImage(QPointF(14, _PAD), self._histogram_image(self._picture, height))
+            painter.setOpacity(1.0)
+        self._paint_ends(painter)
+
+    def _histogram_image(self, picture: HeadPicture, height: int) -> QImage:
+        """The histogram's bars, with the square root of each count as length; made once per picture and range."""
+        if self._bars.isNull():
+            lengths = np.ceil(histogram(picture, self._lowest, self._shown, max(1, height // _BIN)) * _LONGEST)
+            lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]
+            lit[_BIN - 1 :: _BIN] = False
+            self._bars = pixels_image(np.where(lit, np.uint32(argb(current_theme().muted)), np.uint32(0)))
+        return self._bars
+
+    def _paint_bar(self, painter: QPainter, height: int) -> None:
+        if self.bar.isNull() and self._scale is not None and height > 0:
+            values = np.linspace(self._shown, self._lowest, height, dtype=np.float32)
+            column = packed(self._scale.table)[np.minimum(self._scale.index(values, self.limit), HIGHEST)]
+            self.bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
+        painter.drawImage(QPointF(2, _PAD), self.bar)
+        painter.setPen(QPen(current_theme().color("hairline"), 1))
+        painter.drawRect(QRectF(1.5, _PAD - 0.5, 9, height + 1))
+
+    def _paint_ends(self, painter: QPainter) -> None:
+        painter.setFont(font_fixed(10))
+        center = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        for value, sign in self._ends:
+            y = round(self._y(value)) + 0.5
+            painter.setPen(QPen(current_theme().color("accent" if self.hasFocus() or self._held else "text"), 1))
+            painter.drawLine(QPointF(0, y), QPointF(41, y))
+            painter.fillRect(QRectF(0, y - 2.5, 12, 5), painter.pen().color())
+            painter.drawText(QRectF(43, y - 8, _WIDTH - 43, 16), center, sign + brief(self.limit, 2))
+        painter.setPen(current_theme().color("muted"))
+        painter.drawText(QRectF(43, self._y(0) - 8, _WIDTH - 43, 16), center, "0")
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.bar = self._bars = QImage()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        near = min(abs(event.position().y() - self._y(end)) for end, _ in self._ends)
+        self._held = near <= _GRIP or event.position().x() < 14
+        self.mouseMoveEvent(event)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if self._held:
+            value = abs(self._value(event.position().y()))
+            self.dragged.emit(min(max(value, self._shown / 100), self._shown))
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if self._held:
+            self._held = False
+            self._shown = self.limit * 1.25
+            self.bar = self._bars = QImage()
+            self.update()
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        self._held = False
+        self.reset.emit()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        self.dragged.emit(self.limit * 1.1 ** (-event.angleDelta().y() / 120))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        factor = {Qt.Key.Key_Up: 1.1, Qt.Key.Key_Down: 1 / 1.1}.get(Qt.Key(event.key()))
+        if factor is None:
+            super().keyPressEvent(event)
+        else:
+            self.dragged.emit(self.limit * factor)

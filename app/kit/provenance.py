@@ -9,10 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.draw.format import brief, short_dtype, thousands, token_label
-from app.kit.heatmap_marks import since_words
-from app.kit.step_words import branch_name
+from app.kit.words import branch_name
 from app.models import Models, RowEviction
-from app.models.loaded import layer_label
+from app.models.places import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.spec.model import reads_in_place
@@ -234,6 +233,12 @@ def picture_source(
     return replace(
         found, words=f"{found.words} · edited", sentence=f"{found.sentence} · {edited}", brief=found.brief or "edited"
     )
+
+
+def since_words(models: Models) -> str:
+    """`edited by hand since step 12`; empty if there is no edit on the path to the step shown."""
+    edits = models.edits.on_path(models.selection.now.step)
+    return f"edited by hand since step {thousands(edits[0].step)}" if edits else ""
 
 
 def tensor_name(lens: str, *, change: bool = False) -> str:

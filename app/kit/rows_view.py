@@ -12,17 +12,15 @@ from msgspec import Struct
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QSpinBox
 
-from app.kit.boxes import column, row
+from app.kit.asking import AskingView
 from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
-from app.kit.changes import connect_all, on_change
-from app.kit.chart.marks import Chart
-from app.kit.chart.plot import Plot
+from app.kit.chart import Chart
 from app.kit.fields import SmallBox
 from app.kit.files import save_text
-from app.kit.labels import ElidedLabel
-from app.kit.measurement import AskingView
+from app.kit.plot import Plot
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
+from app.kit.widgets import ElidedLabel, column, connect_all, on_change, row
 from app.models import Models
 from app.models.measurement import MeasurementState
 from engine.counted import counted

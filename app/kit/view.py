@@ -28,17 +28,13 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.kit.boxes import column, holder, row
-from app.kit.buttons import ActionButton
-from app.kit.chart.plot import Plot
 from app.kit.files import PICTURE_KINDS, save_look, why_no_look
-from app.kit.icons import icon
-from app.kit.labels import DotLabel, ElidedLabel, plain_label
 from app.kit.panel_rows import PANELS
+from app.kit.plot import Plot
 from app.kit.provenance import Provenance
 from app.kit.reader import Reader, State
-from app.kit.segments import Segments
-from app.kit.theme import Themed, current_theme, font_text
+from app.kit.theme import Themed, current_theme, font_text, icon
+from app.kit.widgets import ActionButton, DotLabel, ElidedLabel, Segments, column, holder, plain_label, row
 from app.models import Models
 from engine.spec.model import CaptureLevel, captures
 

@@ -1,26 +1,26 @@
-"""The window's state: each model has one writer, and all views read it."""
+"""The window's state: each model has one writer, and all views read it; and the queue of views that have to refresh."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from PySide6.QtCore import QObject, QTimer
+from shiboken6 import isValid
 
 from app.models.bookmarks import Bookmarks
 from app.models.breakpoints import Breakpoints
 from app.models.comparison import Comparison
 from app.models.draft import Draft
-from app.models.edits import Edits, MadeEdit
-from app.models.eviction_log import EvictionLog, RowEviction
-from app.models.history import Branch, HistoryTree
+from app.models.history import Branch, Edits, HistoryTree, MadeEdit, Token
 from app.models.kept_sessions import KeptSession, KeptSessions, Recovery, UnclosedSession
+from app.models.logs import EvictionLog, PageFacts, PageLog, RowEviction
 from app.models.measurement import Measurements
-from app.models.page_log import PageFacts, PageLog
-from app.models.phases import Phases
 from app.models.pictures import Pictures
-from app.models.refresh_queue import RefreshQueue
 from app.models.selection import Selected, Selection, Viewport, WantedPictures
-from app.models.sequence_tokens import Token
-from app.models.servers import Servers
-from app.models.status import Status
+from app.models.status import Phases, Servers, Status
 from app.models.timeline import Timeline
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Phases",
     "Pictures",
     "Recovery",
+    "RefreshQueue",
     "RowEviction",
     "Selected",
     "Selection",
@@ -53,6 +54,57 @@ __all__ = [
     "Viewport",
     "WantedPictures",
 ]  # fmt: skip
+
+
+TURN_S = 0.003  # time for refreshes in one turn of the event loop; painting them takes further time in the same turn
+
+
+class RefreshQueue(QObject):
+    """A refresh asked for inside `spread()` is queued, once per slot, and done in one of the next turns of the event
+    loop; outside of it a refresh is done at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due: dict[Callable[[], None], None] = {}
+        self._is_spreading = False
+        self._timer = QTimer(self)
+        self._timer.timeout.connect(self.on_turn)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no refresh is queued."""
+        return not self._due
+
+    @contextmanager
+    def spread(self, *, is_wanted: bool) -> Iterator[None]:
+        self._is_spreading = is_wanted
+        try:
+            yield
+        finally:
+            self._is_spreading = False
+
+    def ask(self, refresh: Callable[[], None]) -> None:
+        """Refresh a view, now or queued; `refresh` is a bound method of a QObject."""
+        if self._is_spreading:
+            self._due[refresh] = None
+            if not self._timer.isActive():
+                self._timer.start(0)
+        else:
+            self._due.pop(refresh, None)
+            refresh()
+
+    def on_turn(self) -> None:
+        """Do what is queued for as long as a turn of the event loop may last, at least one refresh."""
+        until = time.perf_counter() + TURN_S
+        while self._due:
+            refresh = next(iter(self._due))
+            del self._due[refresh]
+            if isValid(refresh.__self__):  # type: ignore[attr-defined]
+                refresh()
+            if time.perf_counter() >= until:
+                break
+        if not self._due:
+            self._timer.stop()
 
 
 @dataclass(frozen=True)

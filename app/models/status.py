@@ -1,16 +1,28 @@
-"""The engine's status as last reported, and the latest message and failure."""
+"""What the engine last reported: its status, message and failure; the step in phases; servers that run elsewhere."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, BUNDLED_NAME
 from engine.spec.sampling import SamplingParams
-from engine.wire.status import EngineStatus, ModelInfo, OpenedFile
+from engine.wire.serving import ServersChanged, ServerState
+from engine.wire.status import (
+    Chosen,
+    EngineStatus,
+    LayerDone,
+    ModelInfo,
+    OpenedFile,
+    PhaseReached,
+    Scheduled,
+    SuspendedStep,
+    Written,
+)
 
 EngineLoss = Literal["", "gone", "silent"]
 # Before the engine has reported its status: no model, nothing is done, and checkpoints may take what they may at first.
@@ -191,3 +203,110 @@ def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
     )
     capture = replace(new.capture, costs_ms=old.capture.costs_ms)  # shown at rest: they change with every step
     return same and replace(new, sequences=old.sequences, step=old.step, capture=capture) == old
+
+
+class PhaseProgress(Struct, frozen=True, eq=False):
+    """The phases that a step of `num_layers` layers has passed, oldest first; it is suspended after the last of
+    them."""
+
+    step: int
+    num_layers: int
+    passed: tuple[PhaseReached, ...]
+
+    @property
+    def latest(self) -> PhaseReached:
+        return self.passed[-1]
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the step is finished."""
+        return isinstance(self.latest.phase, Written)
+
+    @property
+    def place(self) -> int:
+        """The index of the latest phase; see `place_of`."""
+        return place_of(self.latest)
+
+    def at(self, place: int) -> PhaseReached | None:
+        """The last report of the phase at an index; None if it was not reached."""
+        return next((event for event in reversed(self.passed) if place_of(event) == place), None)
+
+
+def place_of(event: PhaseReached) -> int:
+    """A phase's index: 0 scheduled, then one per layer, then token chosen, then rows written."""
+    match event.phase:
+        case Scheduled():
+            return 0
+        case LayerDone(layer=layer):
+            return 1 + layer
+        case Chosen():
+            return 1 + event.num_layers
+        case _:
+            return 2 + event.num_layers
+
+
+class Phases(QObject):
+    """Only the controller writes it. Signal: `changed()`, a phase was reached, or there is none to show any more."""
+
+    changed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: PhaseProgress | None = None
+
+    def text_at(self, seq_id: int, position: int) -> str | None:
+        """The text of a token that the suspended step computes, which is in no record yet; None if it computes none
+        there."""
+        first = self.now.passed[0].phase if self.now is not None else None
+        for part in first.sequences if isinstance(first, Scheduled) else ():
+            if part.seq_id == seq_id and 0 <= position - part.first_position < len(part.texts):
+                return part.texts[position - part.first_position]
+        return None
+
+    def take(self, event: PhaseReached) -> None:
+        """Add a phase that was reached; the phase `Scheduled` begins a new step."""
+        known = self.now
+        goes_on = known is not None and known.step == event.step and not isinstance(event.phase, Scheduled)
+        passed = known.passed if goes_on and known is not None else ()
+        self.now = PhaseProgress(event.step, event.num_layers, (*passed, event))
+        self.changed.emit()
+
+    def follow(self, suspended: SuspendedStep | None, step: int | None) -> bool:
+        """Update from the engine's status: its step, and the step it has suspended. Returns whether a step was given
+        up."""
+        known = self.now
+        if known is None or suspended is not None or (known.is_written and step == known.step):
+            return False
+        self.now = None
+        self.changed.emit()
+        return not known.is_written
+
+
+class Servers(QObject):
+    """The controller writes what is reported, panels write what is chosen. Signal: `changed()`."""
+
+    changed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: tuple[ServerState, ...] = ()
+        self.chosen = ""  # the name of a server; empty: the page pools of this session
+
+    @property
+    def now(self) -> ServerState | None:
+        """The server that is viewed."""
+        return next((server for server in self.all if server.name == self.chosen), None)
+
+    def take(self, event: ServersChanged) -> None:
+        known = {server.name for server in self.all}
+        self.all = event.servers
+        names = [server.name for server in self.all]
+        new = [name for name in names if name not in known]
+        if new or self.chosen not in names:
+            self.chosen = new[-1] if new else names[-1] if names else ""
+        self.changed.emit()
+
+    def choose(self, name: str) -> None:
+        if name != self.chosen:
+            self.chosen = name
+            self.changed.emit()

@@ -1,4 +1,4 @@
-"""The command line of the window, checked before anything slow is imported."""
+"""The command line of the window, checked before anything slow is imported, and where the program stores its files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn, get_args
 
+import platformdirs
 from msgspec import Struct
 
 from engine.client import CHOICES, ClientChoice, check_choice, is_elsewhere
@@ -190,3 +191,13 @@ def _size(text: str, parser: OneLineParser) -> tuple[int, int]:
     if not all(200 <= side <= 16_000 for side in size):
         parser.error(f"The size {text} is outside 200 … 16000 pixels.")
     return size
+
+
+def sessions_path() -> Path:
+    """Return the folder of the sessions' journals, by the conventions of this system."""
+    return Path(platformdirs.user_data_dir("kvloupe", appauthor=False)) / "sessions"
+
+
+def settings_path() -> Path:
+    """Return the settings file, by the conventions of this system."""
+    return Path(platformdirs.user_config_dir("kvloupe", appauthor=False)) / "settings.ini"

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 from PySide6.QtCore import QSettings
 
-from app.control.pace import PACES, USUAL_PACE
+from app.control.requests import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 from engine.client import ClientChoice, check_choice
 from engine.errors import InputError

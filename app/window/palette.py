@@ -20,10 +20,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.kit.boxes import column
-from app.kit.labels import plain_tip
-from app.kit.popup_keys import PopupKeys
 from app.kit.theme import current_theme, font_fixed
+from app.kit.widgets import PopupKeys, column, plain_tip
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2

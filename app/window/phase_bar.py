@@ -12,15 +12,13 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.control.actions import Actions, native
 from app.draw.format import brief, percent, thousands, token_label
-from app.kit.boxes import row
-from app.kit.buttons import ActionButton
-from app.kit.labels import ElidedLabel, Opaque, plain_label, plain_tip
+from app.kit.painting import TextPainter
 from app.kit.provenance import token_name
 from app.kit.reader import PHASES, SELECTION, STATUS, Reader
-from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_text
+from app.kit.widgets import ActionButton, ElidedLabel, Opaque, plain_label, plain_tip, row
 from app.models import Models
-from app.models.phases import PhaseProgress
+from app.models.status import PhaseProgress
 from app.window.notice_bar import paint_bar
 from engine.counted import counted
 from engine.wire.records import Floats

@@ -14,11 +14,10 @@ from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton
 from app.control.actions import Actions
 from app.control.conditions import needs_no_file
 from app.draw.format import byte_size, short_dtype, shortened, whole_words
-from app.kit.icons import pixmap
-from app.kit.labels import plain_tip, prose
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.kit.reader import STATUS, Reader, State
-from app.kit.theme import current_theme, font_text
+from app.kit.theme import current_theme, font_text, pixmap
+from app.kit.widgets import plain_tip, prose
 from app.models import Models
 from engine.counted import counted
 from engine.spec.cache import (

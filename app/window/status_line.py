@@ -11,13 +11,11 @@ from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QLabel, QProgressBar, QSizePolicy, QWidget
 
-from app.control.pace import Pace
+from app.control.requests import Pace
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
-from app.kit.boxes import row
-from app.kit.buttons import push_button
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
 from app.kit.reader import DRAFT, SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
+from app.kit.widgets import ElidedLabel, plain_label, plain_tip, prose, push_button, row, set_text_role, steady
 from app.models import Models
 from app.models.sequence_status import RECENT_STEPS, rates
 from app.models.status import HALTED, Status

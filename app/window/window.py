@@ -20,15 +20,12 @@ from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QMainWi
 
 from app.control.actions import Actions, native
 from app.draw.format import thousands
-from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
-from app.kit.boxes import column, holder, scrolled
-from app.kit.buttons import ActionButton
-from app.kit.changes import connect_all
-from app.kit.labels import prose
-from app.kit.measurement import MeasuringView
+from app.kit.asking import MeasuringView
 from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED, View
+from app.kit.widgets import ActionButton, column, connect_all, holder, prose, scrolled
+from app.kit.words import HEAD, PAGE, STEP, TOKEN
 from app.models import Models, Selected
-from app.models.chosen_rows import chosen_rows
+from app.models.places import chosen_rows
 from app.models.saved_view import Arrangement
 from app.panels.attention.view import AttentionView
 from app.panels.branches.view import BranchesView
@@ -46,15 +43,12 @@ from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
-from app.window.bars import Footer, TopBar
-from app.window.docks import DockHost
-from app.window.layouts import GRIDS, layout_with
-from app.window.menus import RecentFiles, fill_menu_bar
+from app.window.bars import Footer, TopBar, TransportButton
+from app.window.docks import GRIDS, DockHost, layout_with
+from app.window.menus import EditMenu, NoteMenu, RecentFiles, TimelineMenu, fill_menu_bar
 from app.window.notice_bar import Banner, OpenedBar, RecoveryBar
 from app.window.phase_bar import PhaseBar
-from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
 from app.window.status_line import SELECTED, StatusLine
-from app.window.transport import TransportButton
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 from engine.wire.comparison import Opponent

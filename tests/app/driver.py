@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from PySide6.QtWidgets import QApplication
 
-from app.control.clock import GarbageTimer
+from app.control.controller import GarbageTimer
 from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.settings import Settings

@@ -16,8 +16,8 @@ from PySide6.QtGui import QImage, QPainter, QRegion
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QAbstractButton, QLineEdit, QPlainTextEdit, QWidget
 
-from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.theme import Theme, current_theme
+from app.kit.widgets import DotLabel, ElidedLabel
 
 QUIET = ("panel", "ground", "field", "title_strip", "hairline", "faint")  # grounds and fine lines
 _SHARE = re.compile(r" \d+ %")  # how opaque a colour is

@@ -30,7 +30,7 @@ from shiboken6 import isValid
 
 from app.draw.grid import TokenRange
 from app.kit.heatmap import HeatMap
-from app.kit.segments import Segments
+from app.kit.widgets import Segments
 from app.models import Models
 from tests.app.painted import paints_itself
 from tests.app.shown import kind_of, plain, value_words

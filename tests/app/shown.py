@@ -30,12 +30,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.kit.chart.bars import BarRows
-from app.kit.chart.plot_canvas import PlotCanvas
-from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.bars import BarRows
+from app.kit.graphics import PlotCanvas
 from app.kit.reader import Reader
-from app.kit.segments import Segments
 from app.kit.view import TitleBar, View
+from app.kit.widgets import DotLabel, ElidedLabel, Segments
 from app.models import Token
 from engine.wire.records import StepRecord
 from tests.app.painted import drawn, paints_itself, role_of

@@ -17,10 +17,10 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 import app.entry as entry
+import app.main as beginning
 import app.main as program
-import app.start.beginning as beginning
-from app.control import clock
-from app.control.pace import USUAL_PACE
+from app.control import controller as clock
+from app.control.requests import USUAL_PACE
 from app.kit.theme import current_theme
 from app.main import Program
 from app.models import UnclosedSession

@@ -116,7 +116,7 @@ def test_what_pictures_need_is_imported_in_the_windows_thread(tmp_path: Path) ->
         opened = program.Program.open
         def open_and_close(self):
             opened(self)
-            timer.timeout.connect(lambda: "app.kit.heatmap_image" in sys.modules and self.shell.window.close())
+            timer.timeout.connect(lambda: "app.kit.graphics" in sys.modules and self.shell.window.close())
             timer.start(10)
         program.Program.open = open_and_close
         sys.exit(program.run(parse(["--settings", sys.argv[1]])))
@@ -143,7 +143,7 @@ def test_an_engine_of_its_own_process_is_at_work_before_there_is_a_window(tmp_pa
         """
         import sys
         from app.start.arguments import parse
-        from app.start.beginning import Beginning
+        from app.main import Beginning
         from engine.wire.events import StateChanged
         waits = Beginning(parse(["--settings", sys.argv[1], "--engine", "thread"]))
         print(waits.engine.kind, flush=True)

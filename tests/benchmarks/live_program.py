@@ -21,11 +21,10 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QMenu, QWidget
 
 from app.control.actions import declared_in
-from app.kit.question import Question
-from app.main import Program
+from app.kit.asking import Question
+from app.main import Beginning, Program
 from app.panels.prompt.words import TEXT
 from app.start.arguments import parse
-from app.start.beginning import Beginning
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import LogitBias, SamplingParams
 from engine.wire.commands import Cancel, EndComparison, SetCache, Tokenize

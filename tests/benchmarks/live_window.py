@@ -81,8 +81,8 @@ class Live:
     def __init__(self, engine: str, model: str, cache: str, tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> None:
         from PySide6.QtWidgets import QApplication
 
-        import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
-        from app.control.clock import FrameClock, GarbageTimer
+        import app.kit.graphics  # noqa: F401  # as the program does before the first picture
+        from app.control.controller import FrameClock, GarbageTimer
         from app.kit.theme import load_fonts
         from app.shell import Shell
         from app.start.settings import Settings
@@ -157,7 +157,7 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
     """How late the window's timer comes while the engine runs and exports, and how soon keys and clicks are painted."""
     from PySide6.QtCore import Qt, QTimer
 
-    from app.models.export_plan import whole_session
+    from app.dialogs.export import whole_session
 
     live = Live(engine, model, cache, tokens)
     stretches = Stretches(lambda: live.meter.is_warm and not live.is_over)

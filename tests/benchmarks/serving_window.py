@@ -65,7 +65,7 @@ def main() -> None:
     from PySide6.QtCore import Qt, QTimer
     from PySide6.QtWidgets import QApplication
 
-    from app.control.clock import FrameClock
+    from app.control.controller import FrameClock
     from app.control.engine import Engine
     from app.kit.theme import load_fonts
     from app.shell import Shell

@@ -15,10 +15,9 @@ from app.draw.attention import LINEAR, LOG, PER_HEAD, HeadMass, PositionWeight
 from app.draw.edited import runs, touches
 from app.draw.format import brief, decimal, exact, percent
 from app.draw.matrix import MatrixCell, is_map, matrix_of
-from app.kit.heatmap_marks import Box, Marks, edits_shown, words_at
-from app.kit.labels import plain_tip
+from app.kit.heatmap import Box, Marks, edits_shown, words_at
 from app.kit.map_view import LensMenu, MapView
-from app.kit.pictures import color_scale
+from app.kit.painting import TextPainter, color_scale
 from app.kit.provenance import (
     PositionSpan,
     Provenance,
@@ -31,12 +30,12 @@ from app.kit.provenance import (
     token_name,
 )
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, pictures
-from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.kit.view import MARGIN
+from app.kit.widgets import plain_tip
 from app.models import Models
-from app.models.loaded import head_of, layer_label
 from app.models.pictures import ATTENTION
+from app.models.places import head_of, layer_label
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import AttentionPicture

@@ -9,14 +9,14 @@ import numpy as np
 
 from app.draw.axis import ByteTicks, LinearTicks
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
-from app.kit.boxes import row
 from app.kit.cells import ColumnHead, TableCell
-from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, Painted
-from app.kit.chart.plot import PointNames
+from app.kit.chart import Chart, ChartMark, Curve, Dots, Painted
 from app.kit.fields import SmallBox, small_steps
+from app.kit.plot import PointNames
 from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
+from app.kit.widgets import row
 from app.models import Models
-from app.models.loaded import geometry_of
+from app.models.places import geometry_of
 from app.panels.bench import draw
 from app.panels.bench.draw import OTHERS, QUANTITIES, BenchOutcome, Curves
 from engine.counted import counted

@@ -24,14 +24,14 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit
 
 from app.draw.edited import kind_of
 from app.draw.format import byte_size, thousands
-from app.kit import step_words
-from app.kit.heatmap_marks import paint_mark
-from app.kit.labels import TellsPlaces
-from app.kit.step_words import branch_name, node_lines
-from app.kit.text_lines import TextPainter
+from app.kit import words
+from app.kit.heatmap import paint_mark
+from app.kit.painting import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text, owner_color
+from app.kit.widgets import TellsPlaces
+from app.kit.words import branch_name, node_lines
 from app.models import Branch, Models
-from app.models.branches import branch_text
+from app.models.timeline import branch_text
 from app.panels.branches.draw import BranchLine, BranchRow, DepthAxis, RowMark, branch_rows, thinned, with_rows
 from engine.wire.tree import BranchBytes
 
@@ -512,7 +512,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             x = self._bold.left(painter, x, middle, self._bold.elided(name, (end - x) / 2)) + 10
         if end - x > 30:
             painter.setPen(theme.color("text" if first in self.drawn.path and not name else "muted"))
-            line = step_words.text_line(self._models, first, int((end - x) / 6) + 4)
+            line = words.text_line(self._models, first, int((end - x) / 6) + 4)
             self._fixed.left(painter, x, middle, self._fixed.elided(line, end - x))
         right = self._room.width() - 8.0
         painter.setPen(theme.color("muted"))

@@ -8,17 +8,24 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu
 
 from app.draw.format import byte_size, step_numbers, thousands
-from app.kit.boxes import Spare, column, row
-from app.kit.buttons import ActionButton, own_action
-from app.kit.changes import connect_all
 from app.kit.fields import filter_field
-from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, SignalSource
-from app.kit.step_words import node_lines
 from app.kit.view import View
+from app.kit.widgets import (
+    ActionButton,
+    ElidedLabel,
+    Spare,
+    column,
+    connect_all,
+    own_action,
+    plain_tip,
+    row,
+    set_text_role,
+)
+from app.kit.words import node_lines
 from app.models import Models
-from app.models.branches import count_from, first_of_segment, origin_of
+from app.models.timeline import count_from, first_of_segment, origin_of
 from app.panels.branches.canvas import Drawn, TreeCanvas
 from engine.counted import counted
 from engine.wire.commands import DeleteBranch, GoTo, JoinBranches

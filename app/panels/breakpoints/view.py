@@ -12,14 +12,21 @@ from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu
 
 from app.draw.format import step_numbers, thousands
-from app.kit.boxes import Spare, column, row
-from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.changes import connect_all
-from app.kit.labels import plain_label, plain_tip, set_text_role
 from app.kit.reader import BREAKPOINTS, SELECTION, STATUS, STEPS
 from app.kit.theme import TextRole, font_fixed, font_text
 from app.kit.view import View
+from app.kit.widgets import (
+    ActionButton,
+    Spare,
+    column,
+    connect_all,
+    plain_label,
+    plain_tip,
+    push_button,
+    row,
+    set_text_role,
+)
 from app.models import Models
 from app.models.breakpoints import Search
 from app.models.timeline import Timeline

@@ -14,19 +14,17 @@ from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QWidget
 
 from app.draw.axis import ByteTicks, LinearTicks, StepAxis, StepSeries
 from app.draw.format import byte_size, thousands, tick_size
-from app.kit.boxes import column, holder, stack
+from app.kit.bars import ColorKey, names_of
 from app.kit.cells import CellTable
-from app.kit.chart.key import ColorKey, names_of
-from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
-from app.kit.chart.plot import StepPlot
+from app.kit.chart import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
-from app.kit.labels import Opaque, TellsPlaces
-from app.kit.pictures import argb, pixels_image
+from app.kit.painting import TextPainter, argb, pixels_image
+from app.kit.plot import StepPlot
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
-from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.kit.view import MARGIN, STRIP_HEIGHT, View
+from app.kit.widgets import Opaque, TellsPlaces, column, holder, stack
 from app.models import Models
 from app.panels.bytes import draw
 from app.panels.bytes.draw import BarColors, LayerBar

@@ -14,8 +14,8 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from app.draw.colormap import Floats
 from app.draw.format import exact
 from app.draw.matrix import LayerName, Matrix, layer_limits, on_same_positions, overlaid, range_words
-from app.kit.heatmap_marks import Marks
-from app.kit.matrix_maps import MatrixMaps
+from app.kit.heatmap import Marks
+from app.kit.map_view import MatrixMaps
 from app.kit.theme import Themed
 from engine.wire.pictures import Side
 

@@ -16,12 +16,12 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.format import exact, token_label
-from app.kit.bookmark_places import place_words
-from app.kit.chart.plot import Plot
 from app.kit.files import png_bytes, save_text
-from app.kit.labels import prose
+from app.kit.plot import Plot
 from app.kit.provenance import token_name
 from app.kit.theme import Theme, current_theme
+from app.kit.widgets import prose
+from app.kit.words import place_words
 from app.models import Models
 from app.models.comparison import Comparison
 from app.panels.compare import words

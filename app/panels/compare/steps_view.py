@@ -14,16 +14,14 @@ from PySide6.QtCore import Qt
 
 from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
 from app.draw.format import brief
-from app.kit.boxes import column, row
 from app.kit.cells import CellTable
-from app.kit.changes import connect_all
-from app.kit.chart.marks import Chart, SelectedLine
-from app.kit.chart.plot import StepPlot, pointed_step, step_chart
-from app.kit.labels import ElidedLabel
+from app.kit.chart import Chart, SelectedLine
+from app.kit.plot import StepPlot, pointed_step, step_chart
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import current_theme, font_text
 from app.kit.view import View
+from app.kit.widgets import ElidedLabel, column, connect_all, row
 from app.models import Models
 from app.panels.compare import words
 from engine.wire.comparison import ComparedStep, ComparisonStarted

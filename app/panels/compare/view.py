@@ -14,21 +14,31 @@ from PySide6.QtWidgets import QMenu
 from app.draw.format import brief, short_dtype
 from app.draw.grid import TokenRange
 from app.draw.matrix import Matrix, matrix_of
-from app.kit.boxes import column, row, stack
-from app.kit.buttons import LinkButton, ProgressButton, push_button
-from app.kit.changes import connect_all, on_change
+from app.kit.asking import mode_named
+from app.kit.dialog import ask_path
 from app.kit.fields import Option, SmallBox
-from app.kit.files_there import ask_path
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.map_view import LensMenu
-from app.kit.measurement import mode_named
 from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
+from app.kit.widgets import (
+    ElidedLabel,
+    LinkButton,
+    ProgressButton,
+    column,
+    connect_all,
+    on_change,
+    plain_label,
+    plain_tip,
+    push_button,
+    row,
+    set_text_role,
+    stack,
+)
 from app.models import Models
 from app.models.comparison import ComparedPictures
-from app.models.loaded import head_of, heads_shared, layer_label, layer_words
+from app.models.places import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
 from app.panels.compare.maps import CompareMaps, CompareMapsState

@@ -10,7 +10,7 @@ from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import ComparedPictures
-from app.models.loaded import layer_label
+from app.models.places import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.wire.comparison import (

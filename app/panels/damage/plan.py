@@ -7,14 +7,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.changes import on_change
-from app.kit.fields import DecimalNumber, small_number
-from app.kit.knobs import Knob
-from app.kit.labels import ElidedLabel
+from app.kit.fields import DecimalNumber, Knob, small_number
 from app.kit.theme import font_text
+from app.kit.widgets import ElidedLabel, column, on_change, push_button, row
 from engine.spec.cache import CacheSpec, cache_name
 from engine.wire.measurements import DamageMap
 

@@ -13,21 +13,29 @@ from app.draw.colormap import Floats, robust_limit
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, milliseconds, percent
 from app.draw.ghost import Ghosts
 from app.draw.matrix import Matrix, MatrixRow
-from app.kit.boxes import column, holder, row, stack
-from app.kit.changes import connect_all, on_change
-from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
+from app.kit.asking import AskingView, why_nothing
+from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.facts import FactBar, Reading
-from app.kit.fields import SmallBox, WholeNumber, small_number
-from app.kit.heatmap_marks import Marks
-from app.kit.knobs import CodecChoice
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
-from app.kit.matrix_maps import MatrixMaps
-from app.kit.measurement import AskingView, why_nothing
+from app.kit.fields import CodecChoice, SmallBox, WholeNumber, small_number
+from app.kit.heatmap import Marks
+from app.kit.map_view import MatrixMaps
 from app.kit.provenance import Provenance, token_name
 from app.kit.theme import font_fixed, font_text
+from app.kit.widgets import (
+    ElidedLabel,
+    column,
+    connect_all,
+    holder,
+    on_change,
+    plain_label,
+    plain_tip,
+    row,
+    set_text_role,
+    stack,
+)
 from app.models import Models
-from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
+from app.models.places import geometry_of
 from app.panels.damage.plan import PlanSheet
 from engine.counted import counted
 from engine.errors import InputError

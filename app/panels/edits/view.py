@@ -15,17 +15,14 @@ from PySide6.QtWidgets import QFileDialog, QMenu
 from app.draw.edited import edit_name, edit_place
 from app.draw.format import brief, divergence_words, percent, probable, thousands, token_label
 from app.draw.spark import row_means
-from app.kit.boxes import column, row
-from app.kit.buttons import ActionButton, push_button
+from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.changes import connect_all
-from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.files import save_text
-from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import EDITS, SELECTION, STATUS
 from app.kit.theme import TextRole, font_text
 from app.kit.view import View
+from app.kit.widgets import ActionButton, ElidedLabel, column, connect_all, push_button, row
 from app.models import Models
 from engine.counted import counted
 from engine.errors import InputError

@@ -15,21 +15,19 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.axis import FixedTicks, LinearTicks, Tick
 from app.draw.format import brief, decimal, milliseconds, thousands
-from app.kit.boxes import column, holder, row, stack
-from app.kit.changes import on_change
-from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, ShadedSpan
-from app.kit.chart.plot import Plot
-from app.kit.chart.surface import Surface
+from app.kit.asking import AskingView, MeasuringView
+from app.kit.bars import Surface
+from app.kit.chart import Chart, ChartMark, Curve, Dots, ShadedSpan
 from app.kit.fields import SmallBox
-from app.kit.labels import ElidedLabel, plain_label, plain_tip
-from app.kit.measurement import AskingView, MeasuringView
+from app.kit.painting import RIGHT
+from app.kit.plot import Plot
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
-from app.kit.text_lines import RIGHT
 from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.widgets import ElidedLabel, column, holder, on_change, plain_label, plain_tip, row, stack
 from app.models import Models, Selected
-from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, logged_in, when_evicted
-from app.models.loaded import geometry_of
+from app.models.logs import HELD, EvictionLog, LoggedEviction, logged_in, when_evicted
 from app.models.measurement import MeasurementState
+from app.models.places import geometry_of
 from app.panels.evicted import draw
 from engine.counted import counted
 from engine.spec.cache import PRESETS, cache_label

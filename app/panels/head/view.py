@@ -13,10 +13,9 @@ from app.draw.edited import touches
 from app.draw.format import brief, exact, thousands
 from app.draw.ghost import extremes
 from app.draw.matrix import MatrixCell, matrix_of
-from app.kit.heatmap_marks import Box, Marks, head_boxes, words_at
-from app.kit.labels import plain_tip, steady
-from app.kit.map_view import LensMenu, MapView
-from app.kit.pictures import color_scale
+from app.kit.heatmap import Box, Marks, head_boxes, words_at
+from app.kit.map_view import LensMenu, MapView, RangeBar
+from app.kit.painting import color_scale
 from app.kit.provenance import (
     LINE,
     STORED_NOW,
@@ -32,12 +31,12 @@ from app.kit.provenance import (
     span_of_run,
     tensor_name,
 )
-from app.kit.range_bar import RangeBar
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, pictures
 from app.kit.theme import current_theme
+from app.kit.widgets import plain_tip, steady
 from app.models import Models
-from app.models.loaded import heads_shared, layer_words
 from app.models.pictures import HEAD
+from app.models.places import heads_shared, layer_words
 from app.models.selection import chosen_cell
 from engine.counted import counted
 from engine.spec.edit import Rows

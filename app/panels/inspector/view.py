@@ -6,13 +6,12 @@ from msgspec import Struct
 from PySide6.QtGui import QFont
 
 from app.draw.format import thousands, token_label
-from app.kit.boxes import column
 from app.kit.facts import Fact, Facts, WholeLines
-from app.kit.labels import plain_label
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STEPS, pictures
 from app.kit.theme import font_fixed
 from app.kit.view import View
+from app.kit.widgets import column, plain_label
 from app.models import Models, Token
 from app.models.pictures import ATTENTION, ROW, TABLE, WALL
 from app.panels.inspector.words import token_facts

@@ -12,13 +12,12 @@ from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.draw.matrix import matrix_of
 from app.kit.facts import Fact
-from app.kit.heatmap_marks import words_at
-from app.kit.pictures import signed_colors
+from app.kit.heatmap import words_at
+from app.kit.painting import signed_colors
 from app.kit.provenance import DEQUANTISED, EXACT, STORED_NOW, eviction_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
 from app.models import Models, Token
-from app.models.loaded import geometry_of, layer_label, num_source
-from app.models.page_places import page_of
+from app.models.places import geometry_of, layer_label, num_source, page_of
 from engine.counted import counted
 from engine.wire.pictures import AttentionPicture, RowPicture
 from engine.wire.records import StepRecord

@@ -13,15 +13,12 @@ from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
 from app.draw.format import decimal, percent, probable, thousands, visible
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
-from app.kit.changes import connect_all
-from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
-from app.kit.labels import ElidedLabel
+from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
 from app.kit.theme import FIXED_SIZE, font_fixed
 from app.kit.view import View
+from app.kit.widgets import ElidedLabel, column, connect_all, push_button, row
 from app.models import Models
 from app.models.sequence_status import (
     FULL,

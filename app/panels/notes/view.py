@@ -9,16 +9,14 @@ from PySide6.QtCore import Qt, Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QShortcut
 
 from app.draw.format import thousands
-from app.kit.bookmark_places import note_line, place_words, visible_words
-from app.kit.boxes import column, row
-from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.changes import connect_all
 from app.kit.fields import filter_field
 from app.kit.provenance import Provenance
 from app.kit.reader import BOOKMARKS, SELECTION, STEPS
 from app.kit.theme import TextRole
 from app.kit.view import View
+from app.kit.widgets import ActionButton, column, connect_all, push_button, row
+from app.kit.words import note_line, place_words, visible_words
 from app.models import Models
 from engine.counted import counted
 from engine.spec.bookmark import Bookmark

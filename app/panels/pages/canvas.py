@@ -10,10 +10,10 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
-from app.kit.bookmark_places import paint_ribbon
-from app.kit.labels import Opaque
-from app.kit.pictures import pixels_image
+from app.kit.painting import pixels_image
 from app.kit.theme import Theme, Themed, current_theme, font_text, owner_colors
+from app.kit.widgets import Opaque
+from app.kit.words import paint_ribbon
 from app.panels.pages import draw
 from app.panels.pages.draw import GridColors, GridLayout, Mode, PoolArrays
 from engine.wire.pages import PageMap

@@ -8,19 +8,16 @@ from msgspec import Struct
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
-from app.kit.bookmark_places import tip_lines
-from app.kit.boxes import column, row
-from app.kit.changes import connect_all
-from app.kit.chart.key import ColorKey, ColorName
-from app.kit.labels import ElidedLabel, plain_tip, set_text_role
-from app.kit.page_words import record_lines
+from app.kit.bars import ColorKey, ColorName
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import BOOKMARKS, SELECTION, STATUS, STEPS, pictures
 from app.kit.theme import current_theme, font_fixed
 from app.kit.view import PAGED, View
+from app.kit.widgets import ElidedLabel, column, connect_all, plain_tip, row, set_text_role
+from app.kit.words import record_lines, tip_lines
 from app.models import Models
-from app.models.page_places import chosen_page, place_of, table_pages
 from app.models.pictures import TABLE
+from app.models.places import chosen_page, place_of, table_pages
 from app.models.sequence_status import why_all_ended
 from app.panels.pages.canvas import PageCanvas, grid_colors
 from app.panels.pages.draw import Mode

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.draw.format import thousands, token_label
-from app.kit.chart.key import ColorName
-from app.kit.page_words import short_hash, state_name
+from app.kit.bars import ColorName
 from app.kit.theme import NUM_OWNER_COLORS
+from app.kit.words import short_hash, state_name
 from app.models import Models
-from app.models.page_places import place_of
+from app.models.places import place_of
 from app.panels.pages.draw import GridColors, Mode
 from engine.counted import counted
 from engine.wire.pages import KEPT, NO_OWNER, PageCell, PageMap

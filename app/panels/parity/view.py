@@ -13,15 +13,13 @@ from PySide6.QtWidgets import QMenu
 
 from app.draw.axis import Ints, StepPoints, kinds_of, step_points
 from app.draw.format import brief, milliseconds, thousands, token_label
-from app.kit.boxes import column
-from app.kit.buttons import LinkButton
-from app.kit.chart.marks import Chart
-from app.kit.chart.plot import StepPlot, pointed_step, step_chart
+from app.kit.asking import AskingView, mode_named
+from app.kit.chart import Chart
 from app.kit.fields import SmallBox
-from app.kit.labels import ElidedLabel, plain_tip, set_text_role
-from app.kit.measurement import AskingView, mode_named
+from app.kit.plot import StepPlot, pointed_step, step_chart
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
+from app.kit.widgets import ElidedLabel, LinkButton, column, plain_tip, set_text_role
 from app.models import Models
 from engine.counted import counted
 from engine.spec.cache import PRESETS, CacheSpec, cache_label

@@ -8,9 +8,8 @@ from PySide6.QtWidgets import QComboBox, QLineEdit
 from app.draw.format import age_words, byte_size, thousands
 from app.kit.asking import AnswerView, source_of
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.changes import connect_all
-from app.kit.labels import prose
 from app.kit.provenance import Provenance
+from app.kit.widgets import connect_all, prose
 from app.models import Models
 from engine.counted import counted
 from engine.wire.message import Command

@@ -12,13 +12,10 @@ from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextOption
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QFrame, QPlainTextEdit, QTextEdit, QWidget
 
 from app.draw.format import shortened, thousands, visible
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
-from app.kit.changes import connect_all
 from app.kit.fields import SmallBox
-from app.kit.labels import plain_label, plain_tip, prose, set_text_role
-from app.kit.page_words import quoted_whole
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
+from app.kit.widgets import column, connect_all, plain_label, plain_tip, prose, push_button, row, set_text_role
+from app.kit.words import quoted_whole
 from app.models import Models
 from app.models.sequence_status import selected_info
 from app.panels.prompt.turns import AnswerRow, TurnList

@@ -6,12 +6,9 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, QPoint, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
-from app.kit.changes import on_change
 from app.kit.fields import decimal_field, line_field, whole_field
-from app.kit.icons import icon
-from app.kit.labels import plain_label
-from app.kit.popup_keys import PopupKeys
-from app.kit.theme import Themed, current_theme, font_text
+from app.kit.theme import Themed, current_theme, font_text, icon
+from app.kit.widgets import PopupKeys, on_change, plain_label
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError

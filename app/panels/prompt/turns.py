@@ -6,12 +6,9 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
 
-from app.kit.boxes import column, row, scrolled
-from app.kit.buttons import push_button
-from app.kit.changes import connect_all
 from app.kit.fields import SmallBox
-from app.kit.labels import plain_label
 from app.kit.theme import font_text
+from app.kit.widgets import column, connect_all, plain_label, push_button, row, scrolled
 from app.panels.prompt.editor import PromptEdit
 from engine.spec.sampling import ROLES, Turn
 

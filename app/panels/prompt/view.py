@@ -7,14 +7,11 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
 
 from app.draw.format import thousands
-from app.kit.boxes import column, row
-from app.kit.buttons import ActionButton, push_button
-from app.kit.changes import connect_all
-from app.kit.labels import plain_label, prose, set_text_role
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import MARGIN, View
+from app.kit.widgets import ActionButton, column, connect_all, plain_label, prose, push_button, row, set_text_role
 from app.models import Models
 from app.models.draft import is_random, random_prompt, token_ids
 from app.models.sequence_status import reading, selected_info

@@ -9,14 +9,11 @@ from PySide6.QtWidgets import QCheckBox
 
 from app.draw.format import percent, thousands
 from app.kit.asking import AnswerView, source_of
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
-from app.kit.changes import connect_all
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.fields import line_field
-from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
+from app.kit.widgets import column, connect_all, plain_label, prose, push_button, row, set_text_role
 from app.models import Models
 from engine.counted import counted
 from engine.wire.message import Command

@@ -7,17 +7,13 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QShortcut
 
 from app.draw.format import thousands
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.changes import connect_all
-from app.kit.labels import plain_label, plain_tip
-from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
-from app.kit.step_words import origin_words
 from app.kit.theme import current_theme, font_text, owner_color
 from app.kit.view import View
+from app.kit.widgets import column, connect_all, plain_label, plain_tip, push_button, row
+from app.kit.words import origin_words, why_not_reused
 from app.models import Models
 from engine.wire.commands import Fork, RemoveSequence, StopSequence
 from engine.wire.status import SequenceInfo

@@ -9,13 +9,11 @@ from PySide6.QtCore import Signal
 
 from app.draw.format import age_words, percent, thousands
 from app.kit.asking import SERVERS, source_of
-from app.kit.boxes import column, row
-from app.kit.buttons import push_button
 from app.kit.facts import Fact, Facts, WholeLines, section
-from app.kit.labels import plain_label
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.kit.view import ATTACH, View
+from app.kit.widgets import column, plain_label, push_button, row
 from app.models import Models
 from engine.counted import counted
 from engine.wire.serving import ServerState

@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from app.draw.axis import ByteTicks
 from app.draw.format import brief, byte_size, decimal, percent, tick_size
-from app.kit.boxes import row
 from app.kit.cells import ColumnHead, TableCell
-from app.kit.changes import on_change
-from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Painted
-from app.kit.chart.plot import PointNames
+from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, Painted
 from app.kit.fields import SmallBox, small_steps
+from app.kit.plot import PointNames
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
+from app.kit.widgets import on_change, row
 from app.models import Models
 from app.panels.sweep import draw
 from app.panels.sweep.draw import QUALITIES, Cloud, SweepOutcome

@@ -14,13 +14,12 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QImage, QPainter, QPen, QPolygonF
 
 from app.draw.format import thousands
-from app.kit.bookmark_places import MARK_WIDTH, paint_ribbon
-from app.kit.heatmap_marks import paint_mark
-from app.kit.pictures import argb, pixels_image, veil_image
-from app.kit.text_lines import TextPainter
+from app.kit.heatmap import paint_mark
+from app.kit.painting import TextPainter, argb, pixels_image, veil_image
 from app.kit.theme import current_theme, font_fixed, font_text
+from app.kit.words import MARK_WIDTH, paint_ribbon
 from app.models import Models
-from app.models.branches import PathMark
+from app.models.timeline import PathMark
 from app.panels.timeline.draw import StepTicks, stamped
 from engine.counted import counted
 from engine.wire.records import StepRecord

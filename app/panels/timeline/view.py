@@ -14,13 +14,12 @@ from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QPainter, Q
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
-from app.kit.bookmark_places import tip_lines
-from app.kit.labels import Opaque, TellsPlaces
 from app.kit.reader import BOOKMARKS, BREAKPOINTS, EACH_STEP, SELECTION, STATUS, Reader, SignalSource
-from app.kit.step_words import node_lines
+from app.kit.widgets import Opaque, TellsPlaces
+from app.kit.words import node_lines, tip_lines
 from app.models import Models
-from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
+from app.models.timeline import PathMark, path_marks, steps_ahead
 from app.panels.timeline.draw import StepTicks
 from app.panels.timeline.picture import (
     HEIGHT,

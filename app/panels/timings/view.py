@@ -11,16 +11,15 @@ from PySide6.QtGui import QImage, QPainter, QPen
 
 from app.draw.axis import LinearTicks, StepAxis, StepSeries
 from app.draw.format import byte_size, milliseconds, percent, thousands
-from app.kit.boxes import column
-from app.kit.chart.key import ColorKey, names_of
-from app.kit.chart.marks import Chart, Painted, PlotFrame
-from app.kit.chart.plot import StepPlot
-from app.kit.pictures import argb, pixels_image
+from app.kit.bars import ColorKey, names_of
+from app.kit.chart import Chart, Painted, PlotFrame
+from app.kit.painting import TextPainter, argb, pixels_image
+from app.kit.plot import StepPlot
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import SELECTION, STEPS
-from app.kit.text_lines import TextPainter
 from app.kit.theme import font_fixed
 from app.kit.view import View
+from app.kit.widgets import column
 from app.models import Models
 from app.panels.timings import draw
 from app.panels.timings.draw import Bars

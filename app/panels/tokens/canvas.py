@@ -21,13 +21,11 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QPushButton, QScrollB
 
 from app.draw.edited import EditedRows, at
 from app.draw.format import decimal, shortened, thousands, visible
-from app.kit.bookmark_places import paint_ribbon, tip_lines
-from app.kit.changes import connect_all
-from app.kit.labels import Opaque, TellsPlaces
-from app.kit.pictures import ghost_brush
+from app.kit.painting import TextPainter, ghost_brush
 from app.kit.provenance import Holders
-from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, Themed, current_theme, font_fixed, font_text
+from app.kit.widgets import Opaque, TellsPlaces, connect_all
+from app.kit.words import paint_ribbon, tip_lines
 from app.models import Token
 from app.panels.tokens.draw import ChipLayout, ChipPlace
 from engine.history.state import num_shared

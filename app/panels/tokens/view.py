@@ -10,17 +10,16 @@ from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import thousands, visible
-from app.kit.boxes import column
-from app.kit.changes import connect_all
-from app.kit.heatmap_marks import edits_shown
+from app.kit.heatmap import edits_shown
 from app.kit.provenance import holders_of
 from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, pictures
-from app.kit.step_words import origin_words
 from app.kit.theme import font_fixed
 from app.kit.view import View
+from app.kit.widgets import column, connect_all
+from app.kit.words import origin_words
 from app.models import Models, Selected
-from app.models.loaded import num_source
 from app.models.pictures import WALL
+from app.models.places import num_source
 from app.models.sequence_status import after_edit
 from app.panels.tokens.canvas import Chips, SurprisalKey, TokenCanvas
 from engine.spec.edit import Rows

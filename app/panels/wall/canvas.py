@@ -28,10 +28,10 @@ from app.draw.edited import EditedRows, touches
 from app.draw.format import brief, brief_times
 from app.draw.ghost import Pixels
 from app.draw.grid import source_cells
-from app.kit.bookmark_places import paint_ribbon
-from app.kit.pictures import loud_color
+from app.kit.painting import loud_color
 from app.kit.provenance import PositionSpan, residual_starts, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
+from app.kit.words import paint_ribbon
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow

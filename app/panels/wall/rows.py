@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from app.models import Models
-from app.models.loaded import geometry_of, num_source
+from app.models.places import geometry_of, num_source
 from app.panels.wall.draw import WallRow
 from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry

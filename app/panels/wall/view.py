@@ -10,12 +10,9 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
 from app.draw.edited import touches
 from app.draw.format import times
 from app.draw.grid import whole_steps
-from app.kit.bookmark_places import tip_lines
-from app.kit.changes import connect_all
-from app.kit.heatmap_marks import edits_shown, words_at
-from app.kit.labels import plain_tip, prose, steady
+from app.kit.heatmap import edits_shown, words_at
 from app.kit.map_view import LensMenu
-from app.kit.pictures import argb, color_scale, ghost_hatch, pixels_image
+from app.kit.painting import argb, color_scale, ghost_hatch, pixels_image
 from app.kit.provenance import (
     LINE,
     STORED_NOW,
@@ -34,9 +31,11 @@ from app.kit.provenance import (
 from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, pictures
 from app.kit.theme import current_theme
 from app.kit.view import View
+from app.kit.widgets import connect_all, plain_tip, prose, steady
+from app.kit.words import tip_lines
 from app.models import Models
-from app.models.loaded import geometry_of, head_of, heads_shared, layer_label, layer_words
 from app.models.pictures import WALL
+from app.models.places import geometry_of, head_of, heads_shared, layer_label, layer_words
 from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.canvas import WallCanvas, WallEdits, WallMarks, area_between

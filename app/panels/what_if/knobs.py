@@ -8,10 +8,8 @@ from msgspec.structs import replace
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from app.kit.boxes import column
-from app.kit.changes import on_change
-from app.kit.fields import SmallBox
-from app.kit.knobs import CodecChoice, Knob
+from app.kit.fields import CodecChoice, Knob, SmallBox
+from app.kit.widgets import column, on_change
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec, fitted, rule_spec, tuned
 from engine.spec.codec import BITS, GROUP, RESIDUAL, fitting_group

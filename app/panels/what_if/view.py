@@ -18,18 +18,26 @@ from app.draw.format import (
     probable,
     visible,
 )  # fmt: skip
-from app.kit.boxes import column, holder, row, stack
-from app.kit.buttons import push_button
-from app.kit.changes import connect_all
-from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
+from app.kit.asking import MeasuringView, why_nothing
+from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.facts import FactBar, Reading
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
-from app.kit.measurement import MeasuringView, why_nothing
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
+from app.kit.widgets import (
+    ElidedLabel,
+    column,
+    connect_all,
+    holder,
+    plain_label,
+    plain_tip,
+    push_button,
+    row,
+    set_text_role,
+    stack,
+)
 from app.models import Models
-from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
+from app.models.places import geometry_of
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.counted import counted
 from engine.errors import InputError

@@ -10,7 +10,7 @@ from PySide6.QtGui import QGuiApplication, QKeySequence
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
-from app.actions import MENUS
+from app.actions.menus import MENUS
 from app.control.actions import declared_in
 from app.models.kept_sessions import KeptSession
 from app.shell import Shell

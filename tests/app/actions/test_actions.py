@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtGui import QGuiApplication
 
-from app.control.pace import PACES
+from app.control.requests import PACES
 from app.kit.theme import current_theme
 from engine.saved.document import is_session
 from engine.spec.cache import PRESETS

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from app.actions.run import RUN
+from app.actions.menus import RUN
 from app.control.actions import declared_in
-from app.control.pace import PACES
+from app.control.requests import PACES
 from app.shell import Shell
 from tests.app import samples
 from tests.app.actions.desk import Desk, to_change

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from app.models.export_plan import export_of
+from app.dialogs.export import export_of
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from app.control.controller import Controller
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.models import Models
 from engine.spec.condition import Breakpoint
 from engine.wire import events

@@ -3,8 +3,8 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from app.actions import MENUS
-from app.actions.entries import action_entries
+from app.actions.finding import action_entries
+from app.actions.menus import MENUS
 from app.control.actions import Action, Actions, declared_in, tool_tip
 from app.dialogs.help import KeysDialog
 from app.kit.theme import current_theme

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from app.control.pace import PACES
+from app.control.requests import PACES
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform
 from engine.spec.condition import Breakpoint

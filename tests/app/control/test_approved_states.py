@@ -13,8 +13,8 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from app.control import conditions
-from app.kit.question import Question
-from app.models.export_plan import export_of
+from app.dialogs.export import export_of
+from app.kit.asking import Question
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.condition import Breakpoint

@@ -7,9 +7,8 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.control import clock as clocks
-from app.control.clock import POLL_MS, WORDS_MS, FrameClock
-from app.control.controller import FRAME_MS, Controller
+from app.control import controller as clocks
+from app.control.controller import FRAME_MS, POLL_MS, WORDS_MS, Controller, FrameClock
 from app.models import Models
 from engine.wire.events import StateChanged
 from tests.app import samples
@@ -92,7 +91,7 @@ def clock(
     models: Models, engine: FakeEngine, times: Times, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> FrameClock:
     """A clock over an engine that rests, started; the test is its timer."""
-    monkeypatch.setattr("app.control.waiting.EAGER_FOR_S", 0.0)
+    monkeypatch.setattr("app.control.sender.EAGER_FOR_S", 0.0)
     controller = Controller(models, engine.send, engine.drain)
     engine.loaded()
     controller.tick()

@@ -6,11 +6,12 @@ import pytest
 from msgspec import structs
 from PySide6.QtCore import QObject
 
-from app.control import waiting
+import app.models as refresh_queue
+from app.control import sender as waiting
 from app.control.controller import FRAME_MS, Controller
-from app.control.waiting import PICTURE_WAIT_S
+from app.control.sender import PICTURE_WAIT_S
 from app.draw.grid import TokenRange
-from app.models import Models, refresh_queue
+from app.models import Models
 from engine.wire.events import Failed, StateChanged
 from engine.wire.pictures import HeadRequest
 from engine.wire.status import CaptureState
@@ -21,7 +22,7 @@ from tests.app.fake_engine import FakeEngine
 def test_the_pace_follows_what_happens(
     controller: Controller, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.control.waiting.time.monotonic", lambda: 1e9)
+    monkeypatch.setattr("app.control.sender.time.monotonic", lambda: 1e9)
     assert controller.frame_ms == 0
     engine.is_silent = True
     controller.intents.on_step()

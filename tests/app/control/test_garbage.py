@@ -10,7 +10,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.control.clock import GarbageTimer
+from app.control.controller import GarbageTimer
 from engine.garbage import garbage
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.control.controller import Controller
+from app.dialogs.export import export_of, whole_session
 from app.models import Models
-from app.models.export_plan import export_of, whole_session
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 from shiboken6 import isValid
 
-from app.control import navigation
-from app.control.navigation import LEAP, Navigator
+from app.control import intents as navigation
+from app.control.intents import LEAP, Navigator
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry
 from tests.app import samples

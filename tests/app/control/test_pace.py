@@ -3,10 +3,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from app.control.pace import PACES, USUAL_PACE
+from app.control.requests import PACES, USUAL_PACE
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.transport import PaceButton
+from app.window.bars import PaceButton
 from engine.wire.commands import SetPace
 from engine.wire.events import Restarted
 from tests.app.conftest import turn

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.control.conditions import needs_model, needs_step
 from app.draw.grid import TokenRange
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.model import ModelSpec

@@ -8,7 +8,7 @@ from PySide6.QtCore import QObject
 from shiboken6 import delete
 
 from app.control.controller import Controller
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.models import Models
 from engine.wire.commands import FindModels, GoTo, Tokenize
 from engine.wire.events import Cancelled, Done, EngineLost, Event, Failed, ModelsFound, Tokenized, WentTo

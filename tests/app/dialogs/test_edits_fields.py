@@ -20,8 +20,8 @@ from app.dialogs.edits import (
     TokensField,
     TypedForm,
 )
-from app.kit.question import Question
-from app.kit.segments import Segments
+from app.kit.asking import Question
+from app.kit.widgets import Segments
 from app.models import Models
 from engine.errors import InputError
 from engine.spec.edit import AddNoise, BiasLogits, Overwrite, ReplaceTokens, Rows, Scale, Zero

@@ -7,7 +7,7 @@ from pathlib import Path
 from app.dialogs.export import ExportDialog
 from app.dialogs.loading import LoadingDialog
 from app.dialogs.questions import AddressDialog
-from app.kit.files_there import FilesThere
+from app.kit.dialog import FilesThere
 from app.panels.compare.view import FILE
 from app.shell import Shell
 from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartComparison

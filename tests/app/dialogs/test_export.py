@@ -15,9 +15,8 @@ from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.export import KINDS as ROWS
-from app.dialogs.export import ExportDialog
+from app.dialogs.export import ExportDialog, records_between
 from app.draw.format import byte_size
-from app.models.export_plan import records_between
 from app.shell import Shell
 from engine.wire.encoding import packed
 from engine.wire.events import EngineLost, Event, Failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QApplication, QComboBox
 
-from app.kit.knobs import CodecChoice
+from app.kit.fields import CodecChoice
 from engine.errors import InputError
 from engine.spec.codec import CODECS, CodecSpec, Coding, get_codec_names
 

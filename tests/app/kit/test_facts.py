@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
-from app.kit.text_lines import TextPainter
+from app.kit.painting import TextPainter
 from app.kit.theme import font_fixed
 
 LONG, SHORT = "K[0, 0, 184, 18] = -0.70185137", "-0.70185137"

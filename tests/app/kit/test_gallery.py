@@ -21,23 +21,18 @@ from app.draw.colormap import signed_index
 from app.draw.ghost import Ghosts
 from app.draw.grid import TokenRange
 from app.draw.matrix import Matrix, MatrixRow
-from app.kit.buttons import ActionButton, LinkButton, ProgressButton
-from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
-from app.kit.chart.plot import Plot
+from app.kit.bars import Bar, BarRow, BarRows, BarTable
+from app.kit.chart import Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
 from app.kit.facts import Fact, FactBar, Facts, Reading, section
-from app.kit.fields import SmallBox, decimal_field, whole_field
-from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import Box, CellNumbers, Marks
-from app.kit.knobs import Knob
-from app.kit.labels import DotLabel, ElidedLabel
-from app.kit.matrix_maps import MatrixMaps
-from app.kit.pictures import color_scale, signed_colors
+from app.kit.fields import Knob, SmallBox, decimal_field, whole_field
+from app.kit.heatmap import Box, CellNumbers, HeatMap, Marks
+from app.kit.map_view import MatrixMaps, RangeBar
+from app.kit.painting import color_scale, signed_colors
+from app.kit.plot import Plot
 from app.kit.provenance import Provenance
-from app.kit.range_bar import RangeBar
-from app.kit.segments import Segments
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.kit.view import TitleBar, View
+from app.kit.widgets import ActionButton, DotLabel, ElidedLabel, LinkButton, ProgressButton, Segments
 from app.models import Models
 from engine.wire.pictures import HeadRequest
 from tests.app import samples

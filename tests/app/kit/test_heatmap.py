@@ -12,8 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.grid import TokenRange
-from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import CellNumbers, Marks
+from app.kit.heatmap import CellNumbers, HeatMap, Marks
 from app.kit.theme import load_fonts
 from tests.app.mouse import move_mouse, turn_wheel
 

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.kit.knobs import Knob
+from app.kit.fields import Knob
 
 STOPS = (8, 16, 32, 64)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.kit import labels
-from app.kit.labels import DotLabel
+from app.kit import widgets
 from app.kit.theme import load_fonts
+from app.kit.widgets import DotLabel
 
 
 def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,11 +15,11 @@ def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.M
     load_fonts()
     drawn: list[str] = []
 
-    class Spy(labels.QPainter):
+    class Spy(widgets.QPainter):
         def drawText(self, *arguments: object) -> None:
             drawn.append(str(arguments[-1]))
 
-    monkeypatch.setattr(labels, "QPainter", Spy)
+    monkeypatch.setattr(widgets, "QPainter", Spy)
     label, whole, step = DotLabel(), "recorded · step 8,123", "step 8,123"
     qtbot.addWidget(label)
     label.set_state(whole, "past", brief=step)
@@ -32,5 +32,5 @@ def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("needed", "width"), [(100, 100), (101, 107), (76, 100), (75, 81), (0, 6)])
 def test_a_width_follows_a_text_without_following_every_digit(needed: int, width: int) -> None:
-    assert labels.SLACK == 24
-    assert labels.steady(100, needed) == width
+    assert widgets.SLACK == 24
+    assert widgets.steady(100, needed) == width

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.kit.page_words import MAX_LINES, event_line, record_lines, why_not_reused
+from app.kit.words import MAX_LINES, event_line, record_lines, why_not_reused
 from app.models import Models
 from engine.wire.pages import (
     KEPT,

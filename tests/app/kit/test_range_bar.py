@@ -8,8 +8,8 @@ import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from pytestqt.qtbot import QtBot
 
-from app.kit.pictures import color_scale
-from app.kit.range_bar import RangeBar
+from app.kit.map_view import RangeBar
+from app.kit.painting import color_scale
 from app.kit.theme import DARK
 from tests.app.mouse import turn_wheel
 from tests.app.painted import shapes

@@ -9,7 +9,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QToolTip
 from pytestqt.qtbot import QtBot
 
-from app.kit.segments import Segments
+from app.kit.widgets import Segments
 
 CHOICES = (("a", "first", "tip of a"), ("b", "the second one", "tip of b"), ("c", "third", "tip of c"))
 

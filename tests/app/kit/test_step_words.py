@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.kit.step_words import change_words
+from app.kit.words import change_words
 from engine.spec.cache import cache_named
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams

@@ -10,8 +10,8 @@ from PySide6.QtGui import QPainter, QPaintEvent, QStaticText
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
-from app.kit import text_lines
-from app.kit.text_lines import TextPainter
+from app.kit import painting
+from app.kit.painting import TextPainter
 from app.kit.theme import font_fixed
 from tests.app.painted import painted
 
@@ -76,8 +76,8 @@ def test_lines_are_laid_out_once_and_let_go_before_there_are_too_many(
     qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laid: list[str] = []
-    monkeypatch.setattr(text_lines, "_MOST_KEPT", 3)
-    monkeypatch.setattr(text_lines, "QStaticText", lambda text: laid.append(text) or QStaticText(text))
+    monkeypatch.setattr(painting, "_MOST_KEPT", 3)
+    monkeypatch.setattr(painting, "QStaticText", lambda text: laid.append(text) or QStaticText(text))
     ink = TextPainter(font_fixed(11.5))
     for text in "abcabcada":
         ink.width(text)

@@ -7,9 +7,20 @@ from msgspec.structs import fields
 from PySide6.QtGui import QColor, QFontInfo, QImage, QPainter, QPalette
 from PySide6.QtWidgets import QApplication
 
-from app.kit.icons import icon
-from app.kit.style import RESOURCES, style_sheet
-from app.kit.theme import DARK, LIGHT, TextRole, Theme, apply_theme, font_fixed, font_text, load_fonts, resolve_theme
+from app.kit.theme import (
+    DARK,
+    LIGHT,
+    RESOURCES,
+    TextRole,
+    Theme,
+    apply_theme,
+    font_fixed,
+    font_text,
+    icon,
+    load_fonts,
+    resolve_theme,
+    style_sheet,
+)
 from app.panels.tokens.canvas import surprisal_color
 
 

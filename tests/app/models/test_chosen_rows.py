@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 
 from app.models import Models
-from app.models.chosen_rows import choose_part, chosen_rows, is_within
+from app.models.places import choose_part, chosen_rows, is_within
 from engine.spec.edit import Rows
 from tests.app import samples
 from tests.app.rich import rich_models

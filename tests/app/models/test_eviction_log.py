@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.models.eviction_log import HELD, EvictionLog, logged_in, when_evicted
+from app.models.logs import HELD, EvictionLog, logged_in, when_evicted
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.wire.records import Eviction, StepRecord
 from tests.app import samples

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.models import Branch, HistoryTree, Models
-from app.models.branches import branch_text, count_from, first_of_segment, steps_ahead
+from app.models.timeline import branch_text, count_from, first_of_segment, steps_ahead
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Mask, Rows, Zero
 from engine.wire.events import NodeAdded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from app.models import Models
-from app.models.loaded import layer_words
+from app.models.places import layer_words
 from app.window.selectors import layer_places
 from tests.app import samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from app.models.page_log import PageLog
+from app.models.logs import PageLog
 from tests.app.page_story import PAGE_SIZE, PageStory
 
 

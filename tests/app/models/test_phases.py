@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QApplication
 
-from app.models.phases import Phases
+from app.models.status import Phases
 from engine.wire.status import PhaseReached, Scheduled, ScheduledSequence, SuspendedStep, Written
 
 COMPUTED = Scheduled((ScheduledSequence(0, "decode", 9, (5, 6), ("a", "b")),))

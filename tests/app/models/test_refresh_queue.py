@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 from shiboken6 import delete
 
-from app.models import refresh_queue
-from app.models.refresh_queue import RefreshQueue
+import app.models as refresh_queue
+from app.models import RefreshQueue
 
 
 class Asker(QObject):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.kit.heatmap_marks import edits_shown
+from app.kit.heatmap import edits_shown
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero

@@ -8,8 +8,8 @@ import pytest
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 
-from app.kit.labels import DotLabel
 from app.kit.theme import DARK
+from app.kit.widgets import DotLabel
 from app.shell import Shell
 from engine.wire.events import StateChanged
 from tests.app import samples

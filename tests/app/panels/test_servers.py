@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.control.sender import Sender
-from app.kit.question import Question
+from app.kit.asking import Question
 from app.kit.view import View
 from app.models import Models
 from app.panels.prefixes.view import PrefixesView

@@ -14,12 +14,12 @@ from PySide6.QtWidgets import QApplication, QStyle, QStyleOptionComboBox
 from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent
-from app.kit import labels
-from app.kit.chart.bars import Bar, BarRows
+from app.kit import widgets
+from app.kit.bars import Bar, BarRows
 from app.kit.facts import PITCH, WholeLines
-from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.provenance import token_name
 from app.kit.theme import DARK, LIGHT, Theme, font_fixed, load_fonts
+from app.kit.widgets import DotLabel, ElidedLabel
 from app.panels.attention import view as attention_rows
 from app.panels.attention.view import MassBars, whole_entries
 from app.panels.bytes.view import LayerBars
@@ -84,7 +84,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
     """What strips, selectors and the status line paint are whole words of what they are to say."""
     fresh, _ = sized
     window = fresh.window
-    for module in (labels, selectors):
+    for module in (widgets, selectors):
         monkeypatch.setattr(module, "QPainter", spy)
     for layout, step in product(("learn", "inspect", "compare", "truth"), (None, 7)):
         fresh.models.selection.update(step=step)

@@ -9,8 +9,8 @@ import pytest
 from PySide6.QtGui import QEnterEvent
 from PySide6.QtWidgets import QApplication
 
-from app.kit.labels import ElidedLabel
 from app.kit.provenance import shown_record
+from app.kit.widgets import ElidedLabel
 from app.panels.bytes.words import layer_cells, ledger_lines
 from app.panels.inspector.words import token_facts
 from app.panels.sequences.view import HEADS as SEQUENCE_HEADS

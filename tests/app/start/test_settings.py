@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.main import Beginning
 from app.start.arguments import parse
-from app.start.beginning import Beginning
 from app.start.settings import DEFAULT_PROMPT, MAX_RECENT, Settings
 from engine.spec.model import ModelSpec
 

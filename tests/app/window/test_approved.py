@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.kit.segments import Segments
+from app.kit.widgets import Segments
 from app.shell import Shell
 from app.window import status_line
 from engine.spec.cache import cache_preset

@@ -12,8 +12,7 @@ from PySide6.QtWidgets import QApplication, QMenu
 from app.panels.prompt.view import CHAT_HEIGHT
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.docks import LEAST_TOKENS
-from app.window.layouts import GRIDS
+from app.window.docks import GRIDS, LEAST_TOKENS
 from engine.spec.cache import cache_preset
 from engine.wire.events import StateChanged
 from tests.app import samples

@@ -11,7 +11,7 @@ import pytest
 from PySide6.QtCore import QSize
 from PySide6.QtWidgets import QApplication
 
-from app.models.page_places import chosen_page, place_of
+from app.models.places import chosen_page, place_of
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.draw import layer_bars
 from app.panels.bytes.view import LayerBars

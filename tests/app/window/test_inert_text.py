@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from tokenizers import models as tokenizer_models
 
 from app.kit.files import save_drawing
-from app.kit.labels import ElidedLabel
+from app.kit.widgets import ElidedLabel
 from engine.__main__ import main
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.condition import Breakpoint

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from app.kit.step_words import node_lines
+from app.kit.words import node_lines
 from app.models.saved_view import view_text
 from app.models.sequence_status import rates
 from app.shell import Shell

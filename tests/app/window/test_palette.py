@@ -11,10 +11,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.actions.entries import action_entries, entries
-from app.actions.finding import open_palette
-from app.actions.parameters import TypedValue
-from app.actions.typed_place import TypedEdit, TypedPlace
+from app.actions.finding import TypedEdit, TypedPlace, TypedValue, action_entries, entries
+from app.actions.menus import open_palette
 from app.kit.panel_rows import PANELS
 from app.panels.prompt.sampling import SamplingButton
 from app.shell import Shell

@@ -7,7 +7,7 @@ from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QApplication, QMenu
 
 from app.shell import Shell
-from app.window.place_menus import EditMenu, PlaceMenu, TimelineMenu
+from app.window.menus import EditMenu, PlaceMenu, TimelineMenu
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
 from engine.spec.edit import Rows
 from engine.wire.commands import GoTo

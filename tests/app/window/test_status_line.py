@@ -10,12 +10,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.control.pace import USUAL_PACE
+from app.control.requests import USUAL_PACE
 from app.models import KeptSession
 from app.shell import Shell
 from app.window import status_line
+from app.window.bars import TransportButton
 from app.window.status_line import MAX_LISTED, NonFiniteLog, WorkLine
-from app.window.transport import TransportButton
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.breakpoints import BreakpointHit
 from engine.wire.commands import Cancel

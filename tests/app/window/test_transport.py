@@ -8,7 +8,7 @@ from PySide6.QtCore import QPoint, Qt
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
-from app.window.transport import StepCounter, TransportButton
+from app.window.bars import StepCounter, TransportButton
 from engine.spec.cache import cache_preset
 from engine.spec.edit import Rows, Zero
 from engine.wire.commands import UndoEdit

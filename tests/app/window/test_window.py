@@ -15,12 +15,12 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication
 from pytestqt.exceptions import capture_exceptions
 from pytestqt.qtbot import QtBot
 
-from app.kit.chart.plot import Plot
+from app.kit.plot import Plot
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.layouts import GRIDS
+from app.window.docks import GRIDS
 from app.window.window import WHAT_CAN_BE_DROPPED
 from engine.saved.document import write_session
 from engine.saved.session import SavedSession

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtGui import QFontMetricsF
 from pytestqt.qtbot import QtBot
 
-from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
+from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.theme import font_fixed
 from tests.app.painted import painted, shapes
 

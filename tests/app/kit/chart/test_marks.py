@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 
-from app.kit.chart.marks import PlotFrame
+from app.kit.chart import PlotFrame
 from app.kit.theme import DARK
 
 

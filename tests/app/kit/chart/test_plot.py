@@ -16,9 +16,9 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.draw.axis import LinearTicks, StepAxis
-from app.kit.chart.marks import Chart, Curve, Dots
-from app.kit.chart.plot import Plot
+from app.kit.chart import Chart, Curve, Dots
 from app.kit.files import save_drawing
+from app.kit.plot import Plot
 from app.kit.theme import LIGHT, apply_theme, font_fixed
 from tests.app.mouse import move_mouse, turn_wheel
 
@@ -166,6 +166,6 @@ def test_titles_and_notes_that_are_empty_take_no_room(plot: Plot) -> None:
 
 def test_pyqtgraph_comes_with_the_first_chart() -> None:
     """Importing it would cost the window's first picture a fifth of a second."""
-    code = "import sys; import app.window.window, app.kit.chart.plot; print('pyqtgraph' in sys.modules)"
+    code = "import sys; import app.window.window, app.kit.plot; print('pyqtgraph' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.draw.axis import Tick
-from app.kit.chart.marks import Curve, Dots
+from app.kit.chart import Curve, Dots
 from app.panels.bench import draw
 from app.panels.bench.view import bench_chart
 from engine.spec.cache import PRESETS, family_of

@@ -10,10 +10,10 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.axis import UNJUDGED, WITHIN
 from app.draw.format import byte_size, token_label
-from app.kit.chart.marks import SelectedLine
-from app.kit.step_words import branch_name
+from app.kit.chart import SelectedLine
 from app.kit.view import GO_THERE
-from app.models.branches import origin_of
+from app.kit.words import branch_name
+from app.models.timeline import origin_of
 from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.cache import PRESETS

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
 
-from app.kit import step_words
+from app.kit import words as kit_words
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.branches.canvas import ROW
@@ -196,8 +196,8 @@ def test_of_ten_thousand_moments_on_two_hundred_branches_only_what_is_on_the_scr
     view.refresh()
     assert (len(history), len(view.tree.rows)) == (10_000, 200)
     painted: list[int] = []
-    whole = step_words.text_line
-    monkeypatch.setattr(step_words, "text_line", lambda *asked: painted.append(asked[1]) or whole(*asked))
+    whole = kit_words.text_line
+    monkeypatch.setattr(kit_words, "text_line", lambda *asked: painted.append(asked[1]) or whole(*asked))
     view.tree.viewport().grab()
     shown = view.tree.viewport().height() // ROW + 2
     live = history.branch_of(history.live or 0).first

@@ -17,7 +17,7 @@ from app.kit.theme import current_theme
 from app.panels.breakpoints.view import BreakpointsView
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.place_menus import TIMELINE_GROUPS
+from app.window.menus import TIMELINE_GROUPS
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import MAX_BREAKPOINTS, ROWS, Breakpoint

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.draw.axis import StepAxis
-from app.kit.chart.marks import Curve, Dots, SelectedLine
+from app.kit.chart import Curve, Dots, SelectedLine
 from app.panels.bytes import view as memory
 from tests.app import samples
 

@@ -15,8 +15,8 @@ from PySide6.QtWidgets import QApplication
 from app.draw.colormap import signed_index
 from app.draw.format import brief
 from app.draw.matrix import matrix_of
-from app.kit.heatmap_marks import Marks
-from app.kit.labels import plain_tip
+from app.kit.heatmap import Marks
+from app.kit.widgets import plain_tip
 from app.panels.compare.maps import CompareMaps, CompareMapsState
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
 from engine.wire.events import Failed

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtWidgets import QDoubleSpinBox
 from pytestqt.qtbot import QtBot
 
-from app.kit.knobs import Knob
+from app.kit.fields import Knob
 from app.panels.damage.plan import PlanSheet
 
 EXACT = 2000 * 1024

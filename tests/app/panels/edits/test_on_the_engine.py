@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.draw.matrix import matrix_of
-from app.window.transport import StepCounter
+from app.window.bars import StepCounter
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.edit import BiasLogits, Drop, Mask, ReplaceTokens, Rows, Zero
 from engine.wire.commands import UndoEdit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.kit.chart.marks import Dots, ShadedSpan
+from app.kit.chart import Dots, ShadedSpan
 from app.panels.evicted import draw as evicted
 from app.panels.evicted.view import rank_chart
 from engine.spec.cache import PRESETS

@@ -9,8 +9,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.kit.page_words import event_line, record_lines
 from app.kit.theme import LIGHT, apply_theme
+from app.kit.words import event_line, record_lines
 from app.models import Models
 from app.panels.inspector.view import InspectorView
 from app.panels.pages import draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.draw.axis import DEPARTS, LOSSY, WITHIN
-from app.kit.chart.marks import Dots
+from app.kit.chart import Dots
 from app.panels.parity import view as parity
 from app.panels.parity.view import parity_chart
 from engine.spec.cache import CacheSpec

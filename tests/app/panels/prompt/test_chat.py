@@ -13,7 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.control.pace import USUAL_PACE
+from app.control.requests import USUAL_PACE
 from app.panels.prompt.chat import FILE, MAX_SHOWN, NONE, RenderedText, conversation_of, pieces_of
 from engine.spec.cache import PRESETS
 from engine.spec.model import ModelSpec

@@ -11,7 +11,7 @@ from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QApplication
 
 from app.draw.axis import StepAxis
-from app.kit.chart.marks import Painted, PlotFrame
+from app.kit.chart import Painted, PlotFrame
 from app.kit.theme import DARK
 from app.panels.timings import draw as timings
 from app.panels.timings.view import timing_chart

@@ -16,16 +16,14 @@ from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 from app.draw import axis
 from app.draw.axis import DEPARTS, LOSSY, UNJUDGED, WITHIN, LinearTicks, StepPoints
 from app.draw.format import thousands
-from app.kit.boxes import column, row
-from app.kit.changes import connect_all
-from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Floats, PlotFrame, SelectedLine
+from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, Floats, PlotFrame, SelectedLine
 from app.kit.files import save_drawing, save_picture
-from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.theme import current_theme, font_text
+from app.kit.widgets import ElidedLabel, column, connect_all, row, set_text_role
 from app.models.selection import Selection
 
 if TYPE_CHECKING:
-    from app.kit.chart.plot_canvas import PlotCanvas
+    from app.kit.graphics import PlotCanvas
 
 
 _LINE = 15
@@ -86,7 +84,7 @@ class Plot(QWidget):
     def canvas(self) -> PlotCanvas:
         """The pyqtgraph canvas; made when it is first needed."""
         if self._canvas is None:
-            from app.kit.chart.plot_canvas import PlotCanvas
+            from app.kit.graphics import PlotCanvas
 
             self._canvas = PlotCanvas(self)
             self._canvas.setAccessibleName(self.accessibleName())

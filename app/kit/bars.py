@@ -1,16 +1,131 @@
-"""Rows of bars: a name, one or more bars with their numbers, and a few words at the end."""
+"""Painted charts: a surface whose items can be pointed at and reached with the keys, rows of bars, a colour key."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec import Struct
-from PySide6.QtCore import QPointF, QRectF, QSize, Signal
-from PySide6.QtGui import QFont, QPainter, QPen, QResizeEvent, QWheelEvent
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QFocusEvent,
+    QFont,
+    QKeyEvent,
+    QLinearGradient,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.kit.chart.surface import Surface
-from app.kit.text_lines import TextPainter
-from app.kit.theme import Theme, font_fixed, font_text
+from app.kit.painting import TextPainter
+from app.kit.theme import Theme, current_theme, font_fixed, font_text
+from app.kit.widgets import Opaque, TellsPlaces, plain_tip
+
+
+class PointsWhileThere:
+    """Mixin, named before the widget's class, that stops pointing (`_point(None)`) when mouse or focus leave the
+    chart."""
+
+    def _point(self, item: Any) -> None:
+        raise NotImplementedError
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)  # type: ignore[misc]
+        self._point(None)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)  # type: ignore[misc]
+        self._point(None)
+
+
+_STEPS = {Qt.Key.Key_Up: -1, Qt.Key.Key_Left: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_Right: 1}
+
+
+class Surface(PointsWhileThere, TellsPlaces, QWidget):
+    """Signals: `pointed(item or None)` and `picked(item)`. A subclass paints, says which item is where, lists the items
+    in order, and describes each; the description is its tool tip, and is read out when the keys reach it."""
+
+    pointed = Signal(object)
+    picked = Signal(object)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._pointed: Any = None
+        self.setAccessibleName(name)
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+        self.setMouseTracking(True)
+        self.setMinimumSize(60, 30)
+
+    # ---- implemented by subclasses -----------------------------------------------------------------------------------
+
+    def paint(self, painter: QPainter, theme: Theme) -> None:
+        """Paint everything; the background is painted already."""
+        raise NotImplementedError
+
+    def item_at(self, place: QPointF) -> Any:
+        """The item at a point of the widget; None if there is none."""
+        return None
+
+    def items(self) -> Sequence[Any]:
+        """The items in the order in which the keys reach them."""
+        return ()
+
+    def words(self, item: Any) -> str:
+        """Describe an item."""
+        return ""
+
+    # ---- the base ------------------------------------------------------------------------------------------------
+
+    @property
+    def pointed_item(self) -> Any:
+        """The item that the mouse or the keys point at."""
+        return self._pointed
+
+    def can_be_walked(self) -> None:
+        """Accept the focus, so that the keys can reach the items."""
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, theme = QPainter(self), current_theme()
+        painter.fillRect(self.rect(), theme.color("panel"))
+        self.paint(painter, theme)
+
+    def _point(self, item: Any) -> None:
+        if item != self._pointed:
+            self._pointed = item
+            self.pointed.emit(item)
+            self.update()
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        item = self.item_at(event.position())
+        self.setCursor(Qt.CursorShape.PointingHandCursor if item is not None else Qt.CursorShape.ArrowCursor)
+        self._point(item)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        item = self.item_at(event.position())
+        if item is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(item)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        step, items = _STEPS.get(Qt.Key(event.key())), list(self.items())
+        if step is not None and items:
+            at = items.index(self._pointed) + step if self._pointed in items else 0
+            self._point(items[min(max(at, 0), len(items) - 1)])
+            self.setAccessibleDescription(self.words(self._pointed))
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self._pointed is not None:
+            self.picked.emit(self._pointed)
+        else:
+            super().keyPressEvent(event)
+
+    def tip_at(self, place: QPoint) -> str:
+        item = self.item_at(QPointF(place))
+        return self.words(item) if item is not None else ""
+
 
 _HEADER, _GAP, _THICK = 16, 8.0, 8.0
 _BESIDE = 8.0  # pixels between a bar and its number
@@ -223,3 +338,86 @@ class BarRows(Surface):
             painter.setPen(theme.color("text"))
             self._text.right(painter, place.right(), place.center().y(), bar.number)
         painter.setOpacity(1.0)
+
+
+_LINE, _SQUARE, _AFTER_SQUARE, _BETWEEN = 15, 8, 4, 11
+
+
+class ColorName(Struct, frozen=True):
+    """A theme role or a colour `#rrggbb`, or a gradient from `color` to `end`, with its name."""
+
+    color: str
+    name: str
+    end: str = ""
+
+
+def names_of(roles: Sequence[str], names: Sequence[str]) -> tuple[ColorName, ...]:
+    """The names of some roles; an empty name leaves its colour out."""
+    return tuple(ColorName(role, name) for role, name in zip(roles, names, strict=True) if name)
+
+
+class ColorKey(Opaque, QWidget):
+    """A coloured square and a name for each of some colours; where it is narrow in several lines, or, with `is_line`,
+    without those on the right that do not fit."""
+
+    def __init__(self, *, is_line: bool = False) -> None:
+        super().__init__()
+        self._is_line = is_line
+        self._keys: tuple[ColorName, ...] = ()
+        self._painter = TextPainter(font_text(11))
+        self.set_background()
+        self.setFixedHeight(_LINE)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def show_keys(self, keys: tuple[ColorName, ...]) -> None:
+        """Show these keys; repaints only if they changed."""
+        if keys != self._keys:
+            self._keys = keys
+            text = ", ".join(key.name for key in keys)
+            self.setAccessibleName(text)
+            self.setToolTip(plain_tip(text) if self._is_line else "")
+            self._fit()
+            self.update()
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(1, self.height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        height = int(max((square.top() for _, square in self._placed()), default=0)) // _LINE * _LINE + _LINE
+        if height != self.height():
+            self.setFixedHeight(height)
+
+    def _placed(self) -> Iterator[tuple[ColorName, QRectF]]:
+        """Each key with its square; that of a gradient is longer."""
+        left = top = 0.0
+        for key in self._keys:
+            square = QRectF(left, top + (_LINE - _SQUARE) / 2, _SQUARE * (3 if key.end else 1), _SQUARE)
+            width = (
+                -(-int(self._painter.width(key.name)) // 12) * 12 + square.width() + _AFTER_SQUARE
+            )  # in steps: few moves
+            if left + width > self.width() and self._is_line:
+                return
+            if left and left + width > self.width():
+                left, top = 0.0, top + _LINE
+                square.moveTo(left, square.top() + _LINE)
+            yield key, square
+            left += width + _BETWEEN
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_background(painter)
+        for key, square in self._placed():
+            gradient = QLinearGradient(square.topLeft(), square.topRight())
+            gradient.setColorAt(0, _color(key.color))
+            gradient.setColorAt(1, _color(key.end or key.color))
+            painter.fillRect(square, gradient if key.end else _color(key.color))
+            painter.setPen(current_theme().color("muted"))
+            self._painter.left(painter, square.right() + _AFTER_SQUARE, square.center().y(), key.name)
+
+
+def _color(name: str) -> QColor:
+    return QColor(name) if name.startswith("#") else current_theme().color(name)

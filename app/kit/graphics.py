@@ -1,4 +1,4 @@
-"""The surface of a plot: pyqtgraph's view box and axes, without its menus and buttons."""
+"""What is made with pyqtgraph: the image of a heat map and the canvas of a plot. Imported with the first of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ from collections.abc import Sequence
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPoint, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QPen
+from PySide6.QtGui import QFontMetricsF, QImage, QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import Tick
-from app.kit.changes import connect_all
-from app.kit.chart.marks import AxisTicks, Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
-from app.kit.chart.surface import PointsWhileThere
+from app.draw.colormap import packed
+from app.kit.bars import PointsWhileThere
+from app.kit.chart import AxisTicks, Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
+from app.kit.widgets import connect_all
+
+
+class StretchedImage(pg.ImageItem):  # type: ignore[misc]  # pyqtgraph has no types
+    """An image item whose pixels are in the format that Qt's painter scales fastest (1.7 ms instead of 9 on a full
+    screen)."""
+
+    def render(self) -> None:
+        """Make the pixels as pyqtgraph would, which however passes the 256 colours to Qt one by one for every
+        picture."""
+        if self.image is None or not self.image.size or self.lut is None:
+            super().render()
+            return
+        pixels = np.ascontiguousarray(packed(self.lut).take(self.image))
+        height, width = pixels.shape
+        self.qimage = QImage(pixels.data, width, height, 4 * width, QImage.Format.Format_RGB32)
+        self._pixels = pixels  # kept alive here, because the QImage does not own its memory
+        self._renderRequired = self._unrenderable = False
+
 
 _LEFT, _BOTTOM = 46, 17
 # Pixels: the height of a name, the least gap between two names side by side, and the space for a name at first.

@@ -1,1 +1,0 @@
-"""Charts: plots with axes (pyqtgraph), and painted surfaces of bars and grids."""
