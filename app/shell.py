@@ -22,7 +22,7 @@ from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, 
 from app.kit.widgets import connect_all, prose
 from app.models import Models
 from app.models.saved_view import Arrangement, read_view, show_place, view_text
-from app.panels.prompt.words import CHAT, TEXT
+from app.panels.prompt.view import CHAT, TEXT
 from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget

@@ -20,7 +20,7 @@ from app.draw.format import thousands
 from app.kit.panel_rows import PANELS, TIMELINE
 from app.kit.widgets import prose
 from app.models import Models
-from app.panels.prompt.words import CHAT, IDS, TEXT
+from app.panels.prompt.view import CHAT, IDS, TEXT
 from app.window.menus import RecentFiles, time_words
 from app.window.palette import Entry
 from app.window.status_line import SELECTED

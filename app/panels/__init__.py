@@ -1,1 +1,1 @@
-"""One folder a panel: draw (pure), canvas (the painted surface), view."""
+"""One module a panel; of the largest ones a folder, in which `view` is the panel and `draw` is pure."""

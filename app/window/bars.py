@@ -16,7 +16,7 @@ from app.kit.theme import Themed, current_theme, font_fixed, font_text, icon
 from app.kit.widgets import ActionButton, Opaque, column, plain_tip, row, steady
 from app.models import Models
 from app.models.sequence_status import SequenceStatus, selected_info, sequence_status
-from app.panels.timeline.view import TimelineBar
+from app.panels.timeline import TimelineBar
 from app.window.phase_bar import PhaseBar
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine

@@ -27,21 +27,21 @@ from app.kit.words import HEAD, PAGE, STEP, TOKEN
 from app.models import Models, Selected
 from app.models.places import chosen_rows
 from app.models.saved_view import Arrangement
-from app.panels.attention.view import AttentionView
+from app.panels.attention import AttentionView
 from app.panels.branches.view import BranchesView
-from app.panels.breakpoints.view import BreakpointsView
-from app.panels.bytes.view import BytesView
-from app.panels.edits.view import EditsView
-from app.panels.head.view import HeadView
-from app.panels.inspector.view import InspectorView
-from app.panels.next_token.view import NextTokenView
-from app.panels.notes.view import NotesView
+from app.panels.breakpoints import BreakpointsView
+from app.panels.bytes import BytesView
+from app.panels.edits import EditsView
+from app.panels.head import HeadView
+from app.panels.inspector import InspectorView
+from app.panels.next_token import NextTokenView
+from app.panels.notes import NotesView
 from app.panels.pages.view import PagesView
 from app.panels.prompt.view import PromptPanel
-from app.panels.sequences.view import SequencesView
-from app.panels.timeline.view import TimelineBar
-from app.panels.timings.view import TimingsView
-from app.panels.tokens.view import TokensPanel
+from app.panels.sequences import SequencesView
+from app.panels.timeline import TimelineBar
+from app.panels.timings import TimingsView
+from app.panels.tokens import TokensPanel
 from app.panels.wall.view import WallView
 from app.window.bars import Footer, TopBar, TransportButton
 from app.window.docks import GRIDS, DockHost, layout_with
@@ -503,21 +503,21 @@ def late_panels(layout: str) -> tuple[type[View[Any]], ...]:
     """The panels that are built when their layout is first shown."""
     match layout:
         case "truth":
-            from app.panels.bench.view import BenchView
-            from app.panels.damage.view import DamageView
-            from app.panels.evicted.view import EvictedView
-            from app.panels.parity.view import ParityView
-            from app.panels.sweep.view import SweepView
-            from app.panels.what_if.view import WhatIfView
+            from app.panels.bench import BenchView
+            from app.panels.damage import DamageView
+            from app.panels.evicted import EvictedView
+            from app.panels.parity import ParityView
+            from app.panels.sweep import SweepView
+            from app.panels.what_if import WhatIfView
 
             return WhatIfView, EvictedView, DamageView, ParityView, SweepView, BenchView
         case "servers":
-            from app.panels.prefixes.view import PrefixesView
-            from app.panels.reuse.view import ReuseView
-            from app.panels.server.view import ServerView
+            from app.panels.prefixes import PrefixesView
+            from app.panels.reuse import ReuseView
+            from app.panels.server import ServerView
 
             return PrefixesView, ReuseView, ServerView
-    from app.panels.compare.steps_view import CompareStepsView
+    from app.panels.compare.steps import CompareStepsView
     from app.panels.compare.view import CompareView
 
     return CompareView, CompareStepsView

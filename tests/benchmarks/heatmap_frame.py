@@ -28,7 +28,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from app.kit.theme import DARK, apply_theme, load_fonts
 from app.models import Models
-from app.panels.head.view import HeadView
+from app.panels.head import HeadView
 from app.panels.wall.view import WallView
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec

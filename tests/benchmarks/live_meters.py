@@ -71,7 +71,7 @@ class Painted:
 
     def __init__(self, shell: Shell) -> None:
         from app.kit.heatmap import HeatMap
-        from app.panels.wall.canvas import WallCanvas
+        from app.panels.wall.view import WallCanvas
 
         window = shell.window
         self.counts = dict.fromkeys(("wall", "head", "row", "words"), 0)

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QMenu, QWidget
 from app.control.actions import declared_in
 from app.kit.asking import Question
 from app.main import Beginning, Program
-from app.panels.prompt.words import TEXT
+from app.panels.prompt.view import TEXT
 from app.start.arguments import parse
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import LogitBias, SamplingParams

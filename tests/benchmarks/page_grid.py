@@ -19,8 +19,8 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtWidgets import QApplication
 
 from app.kit.theme import DARK
-from app.panels.pages.canvas import PageCanvas, grid_colors
 from app.panels.pages.draw import GridLayout, Mode, PoolArrays, arrange, paint
+from app.panels.pages.view import PageCanvas, grid_colors
 from engine.wire.pages import PageAllocated, PageMap, PageTracker
 
 WIDTH, HEIGHT, ROUNDS = 1250, 300, 30

@@ -26,7 +26,7 @@ from app.kit.widgets import (
 from app.kit.words import node_lines
 from app.models import Models
 from app.models.timeline import count_from, first_of_segment, origin_of
-from app.panels.branches.canvas import Drawn, TreeCanvas
+from app.panels.branches.tree import Drawn, TreeCanvas
 from engine.counted import counted
 from engine.wire.commands import DeleteBranch, GoTo, JoinBranches
 from engine.wire.comparison import OtherStep

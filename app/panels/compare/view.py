@@ -1,26 +1,37 @@
-"""Two runs side by side: the same tokens in A, B and their difference, and where the rows begin to differ."""
+"""Two runs side by side: the same tokens in A, B and their difference, where the rows begin to differ, and all of it as
+an HTML page."""
 
 from __future__ import annotations
 
-from functools import partial
+import base64
+import html
+import platform
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from importlib import metadata
 from pathlib import Path
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 from msgspec import Struct
-from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QMenu
+from msgspec.structs import replace
+from PySide6.QtCore import QPoint, QPointF, QSize, Qt, QTimer
+from PySide6.QtGui import QFont, QHideEvent, QImage, QShowEvent
+from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 
-from app.draw.format import brief, short_dtype
+from app.draw.colormap import Floats
+from app.draw.format import brief, exact, short_dtype, thousands, token_label
 from app.draw.grid import TokenRange
-from app.draw.matrix import Matrix, matrix_of
+from app.draw.matrix import LayerName, Matrix, layer_limits, matrix_of, on_same_positions, overlaid, range_words
 from app.kit.asking import mode_named
 from app.kit.dialog import ask_path
 from app.kit.fields import Option, SmallBox
-from app.kit.map_view import LensMenu
+from app.kit.files import png_bytes, save_text
+from app.kit.heatmap import Marks
+from app.kit.map_view import LensMenu, MatrixMaps
+from app.kit.plot import Plot
 from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
-from app.kit.theme import font_fixed, font_text
+from app.kit.theme import TextRole, Theme, Themed, current_theme, font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.kit.widgets import (
     ElidedLabel,
@@ -31,23 +42,330 @@ from app.kit.widgets import (
     on_change,
     plain_label,
     plain_tip,
+    prose,
     push_button,
     row,
     set_text_role,
     stack,
 )
+from app.kit.words import place_words
 from app.models import Models
-from app.models.comparison import ComparedPictures
+from app.models.comparison import ComparedPictures, Comparison
 from app.models.places import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
-from app.panels.compare import words
-from app.panels.compare.maps import CompareMaps, CompareMapsState
+from app.panels.compare.steps import (
+    NOT_COMPARED,
+    TITLES,
+    ComparedQuantity,
+    compare_chart,
+    costs,
+    largest_of_layers,
+    value_of,
+)
+from engine.counted import counted
 from engine.spec.cache import PRESETS
+from engine.spec.lenses import LENSES
 from engine.spec.model import Dtype, ModelSpec
 from engine.wire.commands import Cancel, EndComparison, StartComparison
-from engine.wire.comparison import ComparisonStarted, FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
-from engine.wire.pictures import AttentionPicture, Picture
+from engine.wire.comparison import (
+    ComparedSide,
+    ComparedStep,
+    ComparisonStarted,
+    FirstDifference,
+    Opponent,
+    OtherFile,
+    OtherRun,
+    OtherStep,
+    TokenDivergence,
+)
+from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, Side, WallPicture
+from engine.wire.records import Candidate
 from engine.wire.status import ModelInfo
+
+INVITATION = (
+    "Two runs side by side: choose above what this one is compared with. The other run is given the same tokens, step "
+    "by step."
+)
+
+
+def sides_words(compared: ComparisonStarted) -> str:
+    """`A: sequence 0 · Growing · float32   B: …`, with the models if they differ."""
+    has_models = compared.a.model != compared.b.model
+    a, b = (side_words(side, has_model=has_models) for side in (compared.a, compared.b))
+    return f"A: {a}     B: {b}"
+
+
+def side_words(side: ComparedSide, *, has_model: bool) -> str:
+    """A side's name, its cache mode if the name does not contain it, its dtype, and if `has_model` its model."""
+    words = [side.name, side.cache if side.cache not in side.name else "", side.dtype, side.model if has_model else ""]
+    return " · ".join(word for word in words if word)
+
+
+def caption(compared: ComparisonStarted, side: ComparedSide) -> str:
+    """The caption of a side's picture: its name, with its dtype if the sides differ in it."""
+    return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
+
+
+def subject_of(picture: Picture) -> str:
+    """What a picture shows, and when: `K of layer 1, kv head 0, at 70 tokens`."""
+    match picture:
+        case WallPicture():
+            name = tensor_name(picture.request.lens)
+            return f"{name} of every layer and head, at {counted(picture.num_tokens, 'token')}"
+        case HeadPicture(request=request):
+            name = tensor_name(request.lens)
+            head = "head" if LENSES[request.lens].heads == "query" else "kv head"
+            where = f"layer {request.layer}, {head} {request.kv_head}"
+            return f"{name} of {where}, at {counted(request.num_tokens, 'token')}"
+        case AttentionPicture():
+            count = counted(picture.query_position + 1, "token")
+            lens = LENSES[picture.request.lens]
+            where = f"{lens.label} of layer {picture.request.layer}"
+            where += f", head {picture.request.head}" if not lens.is_of_every_head else ""
+            return f"{where}, newest query at {count}"
+    return ""
+
+
+def why_no_pictures(compared: ComparisonStarted, pictures: ComparedPictures | None, otherwise: str) -> str:
+    """The text shown instead of pictures, if there are none."""
+    if compared.no_rows:
+        return compared.no_rows
+    notes = [picture.note for picture in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+    return next((note for note in (*notes, otherwise) if note), "The pictures of both sides are on their way.")
+
+
+def tolerance_words(compared: ComparisonStarted) -> str:
+    return f"rounding may change a logit by {brief(compared.tolerance)}"
+
+
+def parts_at(models: Models, compared: ComparisonStarted) -> ComparedStep | None:
+    """The last step that two branches have in common, if both continue after it with different tokens; None
+    otherwise."""
+    steps, against = models.comparison.steps, compared.against
+    if not steps or not isinstance(against, OtherStep) or models.timeline.live_path.record(against.step) is not None:
+        return None
+    record = models.history.record(against.step)
+    other = record.of(compared.seq_id) if record is not None else None
+    mine, shared = models.timeline.live_path.num_tokens(compared.seq_id), steps[-1].num_tokens
+    return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
+
+
+def _until(models: Models, divergence: TokenDivergence) -> str:
+    """`until step 3`: the step of side A that computed the last common token."""
+    found = (step.step for step in models.comparison.steps if step.num_tokens == divergence.num_tokens)
+    step = next(found, None)
+    return f"until step {thousands(step)}" if step is not None else f"for {counted(divergence.num_tokens, 'token')}"
+
+
+def verdict(models: Models, compared: ComparisonStarted) -> tuple[str, TextRole]:
+    """(the verdict in words, its colour role)."""
+    comparison = models.comparison
+    judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
+    departing = [step.num_tokens for step in judged if step.is_beyond_rounding]
+    first, beyond, many = comparison.first, len(departing), len(judged)
+    divergence = comparison.divergence
+    if divergence is not None and not beyond and first is None:
+        return f"The same {_until(models, divergence)}; behind it other tokens came", "text"
+    if not judged and comparison.num_scanned is None:
+        return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
+    if not beyond and first is None:
+        rows = f"the rows of {counted(comparison.num_scanned or 0, 'token')}"
+        if (last := parts_at(models, compared)) is not None:
+            where = f"step {thousands(last.step)}, {counted(last.num_tokens, 'token')}"
+            return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
+        so_far = " so far" if compared.a.moves else ""
+        return f"Within rounding{so_far}: {counted(many, 'step') if judged else rows}", "good"
+    found = f"{thousands(beyond)} of {counted(many, 'step')}" if beyond else "rows"
+    cause = _allowed_cause(compared, [*departing, *([first.position + 1] if first is not None else ())])
+    return (f"{cause}: {found} beyond rounding", "warning") if cause else (f"Departs: {found} beyond rounding", "bad")
+
+
+def _allowed_cause(compared: ComparisonStarted, counts: Sequence[int]) -> str:
+    """Why the sides may differ at these numbers of tokens, in the words of Parity; empty if no cause covers all of
+    them."""
+    is_edited = [compared.is_edited(count) for count in counts]
+    if compared.is_lossy:
+        return "Edited by hand, and lossy" if any(is_edited) else "Lossy, so it differs"
+    return "Edited by hand" if all(is_edited) else ""
+
+
+def departure_words(
+    models: Models, compared: ComparisonStarted, first: FirstDifference | None, num_scanned: int | None
+) -> str:
+    """The first row that differs by more than rounding, or that there is none."""
+    if compared.no_rows:
+        return compared.no_rows
+    if num_scanned is None:
+        return "All rows are compared when the run rests"
+    if first is None and (divergence := models.comparison.divergence) is not None:
+        a, b = (token_label(text) for text in divergence.texts)
+        rows = f"Rows of the {counted(num_scanned, 'token')} that both share are the same within rounding"
+        return f"{rows}; then A was given “{a}”, B “{b}”: rows behind that are compared by position alone"
+    if first is None:
+        return f"All rows of K and V that both hold are the same within rounding: {counted(num_scanned, 'token')}"
+    token = models.timeline.live_path.token(compared.seq_id, first.position)
+    text = f" “{token_label(token.text)}”" if token is not None else ""
+    name = "K" if first.tensor == "keys" else "V"
+    return (
+        f"First row beyond rounding: layer {first.layer}, {name}, kv head {first.kv_head}, "
+        f"token {first.position}{text}, channel {first.channel}: "
+        f"{exact(first.number)} against {exact(first.other_number)}  →"
+    )
+
+
+def departure_tip(first: FirstDifference) -> str:
+    return (
+        f"The row differs by {brief(first.error)} of its own size; rounding may do {brief(first.tolerance)}. "
+        "Select this layer, tensor, head, token and channel"
+    )
+
+
+# ---- heat maps: A, B and their difference side by side, or one in the place of all -----------------------------------
+
+
+Display = Literal["beside", "swap", "blink", "overlay"]
+BLINK_MS = 600
+MEAN = "Mean of A and B, where both hold a row"
+MEANS = "Means of the extremes of A and B, where both hold a row"
+_LEFT = 40
+
+
+class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
+    """Three pictures of one step over the same positions, and the selected position and row. `is_signed`: whether A and
+    B have signs (attention weights have none, their difference has). `subject` says what they show. From the position
+    `divergence` on, the sides hold rows of different tokens. `layer_words` names a layer by its index."""
+
+    a: Matrix
+    b: Matrix
+    difference: Matrix
+    is_signed: bool
+    position: int | None
+    row: int | None
+    subject: str = ""
+    divergence: int | None = None
+    layer_words: LayerName = "layer {}".format
+
+    @property
+    def limits(self) -> Floats:
+        """The colour range of each row, the same for A and B, so that they can be compared."""
+        return layer_limits(self.a, self.b)
+
+    @cached_property
+    def mean(self) -> Matrix:
+        """The mean of both sides."""
+        return overlaid(self.a, self.b)
+
+    def reading(self, point: QPointF, name: Callable[[int], str], write: Callable[[float], str] = exact) -> str:
+        """Return the numbers of both runs and their difference at a point in positions and rows, formatted by `write`,
+        and the place; empty outside the picture."""
+        cells = [matrix.at(point.x(), point.y()) for matrix in (self.a, self.b, self.difference)]
+        if (cell := cells[0]) is None:
+            return ""
+        numbers = ["–" if one is None else one.told(write) for one in cells]
+        if all(one is None or one.span == cell.span for one in cells):
+            is_pooled = cell.last > cell.first
+            tokens = f"tokens {cell.span}, extremes" if is_pooled else f"token {cell.span} {name(cell.first)}"
+        else:
+            numbers = [f"{told} ({one.span})" if one else told for told, one in zip(numbers, cells, strict=True)]
+            tokens = "(tokens)"
+        where = f"{cell.place.words(self.layer_words)} · {tokens}"
+        return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
+
+    def on_same_positions(self) -> CompareMapsState:
+        a, b, difference = on_same_positions(self.a, self.b, self.difference)
+        return replace(self, a=a, b=b, difference=difference)
+
+
+class CompareMaps(Themed, MatrixMaps):
+    """`beside` shows A, B and A − B side by side; `swap` one side, which `flip` changes; `blink` both in turn;
+    `overlay` the mean of both beside the difference."""
+
+    def __init__(self, name_position: Callable[[int], str]) -> None:
+        super().__init__(name_position, {"a": "Side A", "b": "Side B", "difference": "A less B"})
+        self._display: Display = "beside"
+        self.is_b = False
+        self.names = {"a": "", "b": ""}
+        self.shown: CompareMapsState | None = None
+        self.blink = QTimer(self, interval=BLINK_MS)
+        self.blink.timeout.connect(self.flip)
+
+    # ---- how it is shown -----------------------------------------------------------------------------------------
+
+    def set_display(self, display: Display) -> None:
+        """Set how the sides are shown."""
+        if display == self._display:
+            return
+        self._display, self.is_b = display, False
+        if display == "blink":
+            self.blink.start()
+        else:
+            self.blink.stop()
+        self._cells["b"].setVisible(display == "beside")
+        self._cells["difference"].setVisible(display in ("beside", "overlay"))
+        self._draw()
+
+    def flip(self) -> None:
+        """Show the other side, in `swap` and `blink`."""
+        if self._display in ("swap", "blink"):
+            self.is_b = not self.is_b
+            self._draw()
+
+    def take_theme(self) -> None:
+        self._draw()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._display == "blink":
+            self.blink.start()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self.blink.stop()
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    def show_pictures(self, shown: CompareMapsState, name_a: str, name_b: str) -> None:
+        """Show pictures of one step, with the names of the sides."""
+        self.shown, self.names = shown.on_same_positions(), {"a": name_a, "b": name_b}
+        self._draw()
+
+    def _draw(self) -> None:
+        shown = self.shown
+        if shown is None:
+            return
+        limits, name_a, name_b = shown.limits, self._caption("a"), self._caption("b")
+        if self._display == "overlay":
+            self._show("a", shown, shown.mean, limits, MEANS if shown.mean.has_extremes else MEAN)
+        elif self.is_b:
+            self._show("a", shown, shown.b, limits, name_b)
+        else:
+            self._show("a", shown, shown.a, limits, name_a)
+        if self._display == "beside":
+            self._show("b", shown, shown.b, limits, name_b)
+        if self._display in ("beside", "overlay"):
+            difference = shown.difference
+            self._show("difference", shown, difference, layer_limits(difference), "A − B")
+
+    def _caption(self, side: Literal["a", "b"]) -> str:
+        return f"{side.upper()} · {self.names[side]}" if self.names[side] else side.upper()
+
+    def _show(self, side: Side, shown: CompareMapsState, matrix: Matrix, limits: Floats, words: str) -> None:
+        is_difference = side == "difference"
+        is_signed = shown.is_signed or is_difference
+        marks = Marks(
+            left=_LEFT,
+            selected=None if shown.position is None else matrix.span_of(shown.position),
+            selected_row=shown.row,
+            x_lines=() if shown.divergence is None else (shown.divergence,),
+        )
+        is_zero = is_difference and matrix.shown.size and not matrix.shown.any()
+        colors = "zero everywhere" if is_zero else range_words(limits, "±" if is_signed else "0 … ")
+        by_position = "other tokens behind the line · " if is_difference and shown.divergence is not None else ""
+        self.show_matrix(side, matrix, limits, marks, f"{words} · {by_position}{colors}", is_signed=is_signed)
+
+
+# ---- the panel -------------------------------------------------------------------------------------------------------
+
 
 STEP, MODEL, FILE = "the step", "another model", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "
@@ -339,7 +657,7 @@ class CompareView(View[CompareShown]):
         if comparison.now is None:
             if comparison.asked is not None:
                 return "The other run is being started: it reads the same tokens."
-            return comparison.refusal or self.opponents.problem() or words.INVITATION
+            return comparison.refusal or self.opponents.problem() or INVITATION
         visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
         no_pictures = comparison.no_pictures or self._why_not_compared()
         return CompareShown(
@@ -350,7 +668,7 @@ class CompareView(View[CompareShown]):
     def _why_not_compared(self) -> str:
         """Why no pictures are asked for at the step that is shown; empty if they are."""
         comparison, step = self._models.comparison, self._models.selection.now.step
-        return words.NOT_COMPARED if comparison.num_steps and comparison.at(step) is None else ""
+        return NOT_COMPARED if comparison.num_steps and comparison.at(step) is None else ""
 
     def _remedy(self) -> str:
         is_idle = self._models.comparison.now is None and self._models.comparison.asked is None
@@ -362,20 +680,20 @@ class CompareView(View[CompareShown]):
 
     def show_state(self, state: CompareShown) -> None:
         self.show_choices(not state.compared.no_rows)
-        text, role = words.verdict(self._models, state.compared)
+        text, role = verdict(self._models, state.compared)
         self.verdict.setText(text)
-        self.verdict.setToolTip(words.tolerance_words(state.compared))
+        self.verdict.setToolTip(tolerance_words(state.compared))
         set_text_role(self.verdict, role)
-        self.sides.setText(words.sides_words(state.compared))
-        self.sides.setToolTip(plain_tip(f"{self.sides.text()}\n{words.tolerance_words(state.compared)}"))
+        self.sides.setText(sides_words(state.compared))
+        self.sides.setToolTip(plain_tip(f"{self.sides.text()}\n{tolerance_words(state.compared)}"))
         self._show_place(state)
         self._show_pictures(state)
         self._tell(self.maps.first.hover)
 
     def _show_place(self, state: CompareShown) -> None:
-        text = state.refusal or words.departure_words(self._models, state.compared, state.first, state.num_scanned)
+        text = state.refusal or departure_words(self._models, state.compared, state.first, state.num_scanned)
         leads = state.first is not None and not state.refusal
-        self.place.show_link(text, words.departure_tip(state.first) if state.first is not None else "", leads=leads)
+        self.place.show_link(text, departure_tip(state.first) if state.first is not None else "", leads=leads)
 
     def _show_pictures(self, state: CompareShown) -> None:
         pictures = state.pictures
@@ -387,17 +705,17 @@ class CompareView(View[CompareShown]):
         self.maps.set_display(state.display)  # type: ignore[arg-type]
         self.maps.show_range(state.visible)
         if pictures is None or not has_pictures:
-            self.why.setText(words.why_no_pictures(state.compared, state.pictures, state.no_pictures))
+            self.why.setText(why_no_pictures(state.compared, state.pictures, state.no_pictures))
             return
         is_here = state.selected.seq_id == state.compared.seq_id
         position = state.selected.position if is_here else None
         is_signed = not isinstance(pictures.a, AttentionPicture)
-        subject = words.subject(pictures.a)
+        subject = subject_of(pictures.a)
         row, divergence = self._row(state, sides[0]), self._models.comparison.divergence_in(pictures)
         named = partial(layer_words, self._models)
         shown = CompareMapsState(sides[0], sides[1], sides[2], is_signed, position, row, subject, divergence, named)
         self.shown = shown.on_same_positions()
-        a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
+        a, b = (caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self.shown, a, b)
 
     def _row(self, state: CompareShown, matrix: Matrix) -> int | None:
@@ -463,7 +781,199 @@ class CompareView(View[CompareShown]):
 
     def save_report(self) -> None:
         """Ask for a file and write the comparison as an HTML page."""
-        from app.panels.compare.report import ask_and_save
+        from app.panels.compare.view import ask_and_save
 
         if told_words := ask_and_save(self._models, self.shown, self):
             self.message.emit(told_words)
+
+
+# ---- the report: an HTML page that loads nothing from elsewhere ------------------------------------------------------
+
+
+_MAPS, _PLOT = QSize(1500, 460), QSize(740, 220)
+_SHARPNESS = 2
+HEADS = (
+    "step", "tokens", "KL(A ‖ B), nats", "max |Δ logit|", "top-1", "A says", "p", "B says", "p",
+    "K error", "V error", "attention", "A ms", "B ms", "A bytes", "B bytes",
+)  # fmt: skip
+
+
+class Report(Struct, frozen=True):
+    """The contents in words: `facts`; `pictures` as captions with PNG; `rows` of the table; `notes` as step, place and
+    text of each bookmark."""
+
+    facts: tuple[tuple[str, str], ...]
+    pictures: tuple[tuple[str, bytes], ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[tuple[str, str, str], ...] = ()
+
+
+def ask_and_save(models: Models, shown: CompareMapsState | None, parent: QWidget) -> str:
+    """Ask for a file and write the report; returns the message for the status line, empty if no file was chosen."""
+    path, _ = QFileDialog.getSaveFileName(parent, "Save report", "comparison.html", "HTML page (*.html)")
+    if not path or models.comparison.now is None:
+        return ""
+    report = report_of(models, models.comparison.now, shown)
+    return save_text(page(report, current_theme()), Path(path)) or f"Report saved to {path}"
+
+
+def report_of(models: Models, compared: ComparisonStarted, shown: CompareMapsState | None) -> Report:
+    """The report of the present comparison, with the pictures that the panel shows."""
+    comparison, model = models.comparison, models.status.model
+    source = f"{model.source} · {model.fingerprint}" if model is not None else "–"
+    place = departure_words(models, compared, comparison.first, comparison.num_scanned)
+    facts = (
+        ("A", side_words(compared.a, has_model=True)),
+        ("B", side_words(compared.b, has_model=True)),
+        ("Verdict", verdict(models, compared)[0]),
+        ("Tolerance", tolerance_words(compared)),
+        ("First departure", place.removesuffix("→").strip()),
+        ("Model of A", source),
+        ("Versions", versions()),
+    )
+    pictures = (*_map_pictures(models, compared, shown), *_plot_pictures(comparison, compared))
+    rows = tuple(_row(models, compared, step) for step in comparison.steps)
+    return Report(facts, pictures, rows, _notes(models))
+
+
+def _notes(models: Models) -> tuple[tuple[str, str, str], ...]:
+    """Every bookmark of the history."""
+    return tuple((str(one.target.step), place_words(models, one.target), one.text) for one in models.bookmarks.all)
+
+
+def versions() -> str:
+    """The versions of this program and of the libraries that computed the numbers, as far as they are installed."""
+    found = []
+    for name in ("kvloupe", "torch", "transformers", "numpy"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return " · ".join([*found, f"Python {platform.python_version()}"])
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+def _row(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tuple[str, ...]:
+    (a_ms, a_bytes), (b_ms, b_bytes) = costs(models, compared, step)
+    agrees = "–" if step.top1_agrees is None else "same" if step.top1_agrees else "another"
+    keys, values = (largest_of_layers(array) for array in (step.keys, step.values))
+    numbers = (keys, values, value_of(step, "attention"), a_ms, b_ms)
+    return (
+        str(step.step), str(step.num_tokens), _number(step.kl), _number(step.max_abs_logit_diff), agrees,
+        *_first(step.top[0]), *_first(step.top[1]), *map(_number, numbers),
+        *("–" if count is None else str(count) for count in (a_bytes, b_bytes)),
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else exact(value)
+
+
+def _first(top: Sequence[Candidate]) -> tuple[str, str]:
+    return (token_label(top[0].text, 24), exact(top[0].prob)) if top else ("–", "–")
+
+
+# ---- pictures ----------------------------------------------------------------------------------------------------
+
+
+def _map_pictures(
+    models: Models, compared: ComparisonStarted, shown: CompareMapsState | None
+) -> list[tuple[str, bytes]]:
+    """A, B and their difference side by side, whatever display the panel uses."""
+    if shown is None:
+        return []
+
+    def name(position: int) -> str:
+        return token_name(models, compared.seq_id, position)
+
+    maps = CompareMaps(name)
+    maps.resize(_MAPS)
+    a, b = (caption(compared, side) for side in (compared.a, compared.b))
+    maps.show_pictures(shown, a, b)
+    content = _picture(maps)
+    maps.deleteLater()
+    return [(f"A, B, and A − B: {shown.subject}", content)]
+
+
+def _plot_pictures(comparison: Comparison, compared: ComparisonStarted) -> list[tuple[str, bytes]]:
+    quantities: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
+    found = []
+    for quantity in quantities:
+        chart, steps = compare_chart(comparison.steps, compared, quantity, None)
+        if not steps:
+            continue
+        plot = Plot(TITLES[quantity])
+        plot.resize(_PLOT)
+        plot.show_chart(chart)
+        found.append((f"{TITLES[quantity]}, by step", _picture(plot)))
+        plot.deleteLater()
+    return found
+
+
+def _picture(widget: QWidget) -> bytes:
+    """What a widget paints, on the background of a panel, in twice the resolution of a screen."""
+    image = QImage(widget.size() * _SHARPNESS, QImage.Format.Format_RGB32)
+    image.setDevicePixelRatio(_SHARPNESS)
+    image.fill(current_theme().color("panel"))
+    widget.render(image, QPoint(), renderFlags=QWidget.RenderFlag.DrawChildren)
+    return png_bytes(image)
+
+
+# ---- the page ----------------------------------------------------------------------------------------------------
+
+
+def page(report: Report, theme: Theme) -> str:
+    """The HTML of the page. All texts are escaped, and the page may neither load nor run anything."""
+    facts = "\n".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in report.facts)
+    pictures = "\n".join(_figure(caption, content) for caption, content in report.pictures if content)
+    heads = "".join(f"<th>{_text(head)}</th>" for head in HEADS)
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in report.rows)
+    notes = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in note)}</tr>" for note in report.notes)
+    noted = f"<h2>Notes</h2>\n<div><table>\n<tbody>\n{notes}\n</tbody>\n</table></div>\n" if notes else ""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>Two runs compared</title>
+<style>
+body {{ background: {theme.panel}; color: {theme.text}; font: 14px/1.5 Inter, system-ui, sans-serif; margin: 32px; }}
+h1 {{ font-size: 20px; }} h2 {{ font-size: 15px; margin-top: 28px; }}
+dl {{ display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; }}
+dt, figcaption {{ color: {theme.muted}; }} dd {{ margin: 0; overflow-wrap: anywhere; }}
+figure {{ display: inline-block; margin: 0 14px 14px 0; }} img {{ max-width: 100%; }}
+table {{ border-collapse: collapse; font: 12px "JetBrains Mono", Consolas, monospace; }}
+th, td {{ text-align: right; padding: 2px 9px; border-bottom: 1px solid {theme.hairline}; white-space: pre; }}
+th {{ color: {theme.muted}; }} div {{ overflow-x: auto; }}
+</style>
+</head>
+<body>
+<h1>Two runs compared</h1>
+<dl>
+{facts}
+</dl>
+<h2>Pictures</h2>
+{pictures}
+{noted}<h2>Every step</h2>
+<div><table>
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+</body>
+</html>
+"""
+
+
+def _figure(caption: str, content: bytes) -> str:
+    data = base64.b64encode(content).decode("ascii")
+    alt = html.escape(caption, quote=True)
+    image = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{_text(caption)}</figcaption></figure>"
+
+
+def _text(text: str) -> str:
+    return html.escape(prose(text))

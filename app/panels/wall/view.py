@@ -1,18 +1,39 @@
-"""The cache wall: a thumbnail of K or V for every layer and kv head; a click selects it."""
+"""The cache wall: a small picture of K or V for every layer and kv head; a click selects it."""
 
 from __future__ import annotations
 
-from msgspec import Struct
-from PySide6.QtCore import QPoint, QSize, Qt, Signal
-from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
 
-from app.draw.edited import touches
-from app.draw.format import times
-from app.draw.grid import whole_steps
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QBrush,
+    QColor,
+    QContextMenuEvent,
+    QFontMetricsF,
+    QImage,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QRegion,
+    QResizeEvent,
+    QShowEvent,
+)
+from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
+
+from app.draw.colormap import ColorScale, larger, packed
+from app.draw.edited import EditedRows, touches
+from app.draw.format import brief, brief_times, times
+from app.draw.ghost import Pixels
+from app.draw.grid import source_cells, whole_steps
 from app.kit.heatmap import edits_shown, words_at
 from app.kit.map_view import LensMenu
-from app.kit.painting import argb, color_scale, ghost_hatch, pixels_image
+from app.kit.painting import argb, color_scale, ghost_hatch, loud_color, pixels_image
 from app.kit.provenance import (
     LINE,
     STORED_NOW,
@@ -24,27 +45,530 @@ from app.kit.provenance import (
     residual_starts,
     selected_run,
     shown_record,
+    span_of_run,
     suspended_step,
     tensor_name,
     token_name,
 )
 from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, pictures
-from app.kit.theme import current_theme
+from app.kit.theme import current_theme, font_fixed, font_text
 from app.kit.view import View
 from app.kit.widgets import connect_all, plain_tip, prose, steady
-from app.kit.words import tip_lines
+from app.kit.words import paint_ribbon, tip_lines
 from app.models import Models
 from app.models.pictures import WALL
-from app.models.places import geometry_of, head_of, heads_shared, layer_label, layer_words
-from app.panels.wall import canvas, draw
-from app.panels.wall import magnitudes as sizes
-from app.panels.wall.canvas import WallCanvas, WallEdits, WallMarks, area_between
-from app.panels.wall.draw import Thumbnail, WallLayout, WallRow
-from app.panels.wall.rows import wall_rows
+from app.models.places import geometry_of, head_of, heads_shared, layer_label, layer_words, num_source
+from app.panels.wall import draw
+from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow
 from engine.counted import counted
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.edit import Rows
-from engine.spec.lenses import LENSES, TABLE
-from engine.wire.pictures import WallPicture
+from engine.spec.lenses import LENSES, TABLE, Lens
+from engine.wire.pictures import StatePicture, WallPicture
+
+
+class WallEdits(Struct, frozen=True):
+    """The selected area (None if it covers all heads of all layers), the edited rows, and the (layer, kv head) of
+    bookmarks."""
+
+    area: Rows | None = None
+    edited: tuple[EditedRows, ...] = ()
+    noted: tuple[tuple[int, int], ...] = ()
+
+
+def area_between(
+    picture: WallPicture, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
+) -> Rows | None:
+    """The rows between two places, both included: the tokens between them inside one thumbnail, or all tokens of the
+    layers and heads from one thumbnail to another."""
+    layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
+    if first != last:
+        chosen = tuple(layer for layer in picture.layers if layers[0] <= layer <= layers[1])
+        is_all = heads == [0, max(picture.heads) - 1]
+        return Rows(0, picture.num_tokens, chosen, None if is_all else tuple(range(heads[0], heads[1] + 1)))
+    if position is None or other is None:
+        return None
+    start, stop = min(position, other), max(position, other) + picture.tokens_per_column
+    return Rows(start, min(stop, picture.num_tokens), (first.layer,), (first.kv_head,))
+
+
+def paint_by_hand(painter: QPainter, layout: WallLayout, picture: WallPicture, marks: WallEdits, ratio: float) -> None:
+    """Paint a line below the edited tokens of each thumbnail, a hatch over masked ones, and the outline of the area."""
+    is_marked = marks.edited or marks.noted or marks.area is not None
+    for tile in [tile for tile in layout.tiles if not is_beside_rows(picture, tile)] if is_marked else ():
+        if (tile.layer, tile.kv_head) in marks.noted:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        for one in marks.edited:
+            tensor = "" if one.is_hidden else picture.request.lens
+            if touches(one.rows, tile.layer, tile.kv_head, tensor):
+                _paint_edited(painter, _place(tile, picture, one.rows, ratio), is_hidden=one.is_hidden)
+        if marks.area is not None and touches(marks.area, tile.layer, tile.kv_head):
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(QPen(current_theme().color("selected"), 1))
+            painter.drawRect(_place(tile, picture, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
+
+
+def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
+    if place.isEmpty():
+        return
+    if is_hidden:
+        painter.fillRect(place, QBrush(current_theme().color("edited", 170), Qt.BrushStyle.BDiagPattern))
+    painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
+
+
+def _place(tile: Thumbnail, picture: WallPicture, rows: Rows, ratio: float) -> QRectF:
+    """The rectangle of some tokens in a thumbnail; empty if none of them is in the picture."""
+    last = min(rows.stop, picture.num_tokens)
+    span = span_of_run(partial(draw.column_span, tile, picture), (rows.start, last)) if rows.start < last else None
+    if span is None:
+        return QRectF()
+    left, right = span[0] / ratio, span[1] / ratio
+    return QRectF(left, tile.y / ratio, max(right - left, 2.0), tile.height / ratio)
+
+
+def state_at(picture: WallPicture, tile: Thumbnail) -> StatePicture | None:
+    """The state that a thumbnail shows; None if it shows rows."""
+    mine = [state for state in picture.states if state.layer == tile.layer]
+    number = tile.kv_head - num_heads(picture, tile.layer)
+    return mine[number] if 0 <= number < len(mine) else None
+
+
+def num_heads(picture: WallPicture, layer: int) -> int:
+    """How many heads of a layer have rows; its states are numbered after them."""
+    return picture.heads[picture.layers.index(layer)] if layer in picture.layers else 0
+
+
+def is_beside_rows(picture: WallPicture | None, tile: Thumbnail) -> bool:
+    """Whether a thumbnail shows the state of a layer that also has rows: it is not a head that can be selected."""
+    return picture is not None and tile.layer in picture.layers and tile.kv_head >= num_heads(picture, tile.layer)
+
+
+def state_words(state: StatePicture) -> str:
+    """`state, fixed size · recurrence [1, 128, 8] float32 · max 3.21`."""
+    return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
+
+
+def paint(pixels: Pixels, layout: WallLayout, picture: WallPicture, scale: ColorScale) -> None:
+    """Paint the states into their thumbnails, each with a colour range of its own."""
+    for tile in layout.tiles if picture.states else ():
+        state = state_at(picture, tile)
+        if state is not None:
+            values = larger(state.low, state.high) / (state.largest or 1.0)
+            columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
+            shown = values[columns][:, rows].T
+            pixels[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
+                packed(scale.table), scale.index(shown, 1.0)
+            )
+
+
+_CLICK_SLOP = 4
+_OUTLINE = 3  # pixels around a thumbnail for its outline and its ticks
+_TWO_LINES = 21  # from this height of a thumbnail on, a layer's largest value is written below its name
+_NOTE_GAP = 6  # pixels between a note and the block beside it
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+
+
+class WallMarks(Struct, frozen=True):
+    """(layer, kv head) of thumbnails with NaN or Inf, and of those with values far beyond the colour range; and for
+    each layer, its largest value as a multiple of the range."""
+
+    alarms: frozenset[tuple[int, int]] = frozenset()
+    far: frozenset[tuple[int, int]] = frozenset()
+    times_range: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[tuple[int, str, bool], ...]:
+        """What the labels say: layer, multiple of the range, and whether that is far beyond."""
+        return tuple((layer, brief_times(ratio), ratio > draw.FAR) for layer, ratio in self.times_range.items())
+
+
+class WallCanvas(QWidget):
+    """Works in device pixels, so that the painter never resamples a thumbnail.
+
+    Signals: `picked(tile, position or None)`, a click; `dragged(tile, position or None, tile, position or None)`, from
+    one place to another; `menu_wanted(tile or None, point on the screen)`; `pointed(tile or None, position or None)`,
+    the place under the mouse; `name_pointed(layer or None, head or None)`, the name of one beside or above the
+    thumbnails is under the mouse; `arranged()`, thumbnails have another size.
+    """
+
+    picked = Signal(object, object)
+    dragged = Signal(object, object, object, object)
+    menu_wanted = Signal(object, object)
+    pointed = Signal(object, object)
+    name_pointed = Signal(object, object)
+    arranged = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: tuple[WallRow, ...] = ()
+        self._room = QSize(0, 0)
+        self.layout_now: WallLayout | None = None
+        self.image = QImage()
+        self.thumbnails = QRegion()
+        self._picture: WallPicture | None = None
+        self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
+        self._by_hand = WallEdits()
+        self._pressed: QPointF | None = None
+        self.marks = WallMarks()
+        self.setMouseTracking(True)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setMinimumSize(40, 20)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    def set_rows(self, rows: tuple[WallRow, ...]) -> None:
+        if rows != self.rows:
+            self.rows = rows
+            self._arrange()
+
+    def set_room(self, room: QSize) -> None:
+        """Set the size to fill; the canvas becomes higher if thumbnails would be too small otherwise."""
+        if room != self._room:
+            self._room = room
+            self._arrange()
+
+    def show_picture(self, image: QImage, picture: WallPicture, marks: WallMarks) -> None:
+        """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
+        painted, is_blank = (self.marks.words, self._head_name), self.image.isNull()
+        self.image, self._picture, self.marks = image, picture, marks
+        are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
+        self.update(self.thumbnails if are_labels_painted else QRegion(self.rect()))
+
+    def set_marks(self, selected: tuple[int, int, PositionSpan | None], by_hand: WallEdits) -> None:
+        """Set the layer and head of the selected thumbnail with the positions `start … stop` that are selected in all
+        of them, and the selected area, edits and bookmarks."""
+        if (selected, by_hand) != (self._selected, self._by_hand):
+            self._selected, self._by_hand = selected, by_hand
+            self.update()
+
+    def selected_rect(self) -> QRectF:
+        """The rectangle of the selected thumbnail, to scroll to it."""
+        tile = self.layout_now.tile(*self._selected[:2]) if self.layout_now else None
+        return self._rect(tile) if tile else QRectF()
+
+    def _arrange(self) -> None:
+        ratio = self.devicePixelRatioF()
+        if not self.rows or self._room.isEmpty():
+            self.layout_now = None
+            return
+        # 3 pixels less, for the outline of the last thumbnail
+        width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
+        self.layout_now = draw.arrange(self.rows, width, height, self._margins(ratio))
+        self.setFixedSize(self._room.width(), max(self._room.height(), int(self.layout_now.height / ratio) + 3))
+        self.image = QImage()
+        self.thumbnails = self._region_of(self.layout_now)
+        self.update()
+        self.arranged.emit()
+
+    def _region_of(self, layout: WallLayout) -> QRegion:
+        """The region of the thumbnails with outlines and ticks, without labels: one rectangle per column."""
+        columns: dict[int, QRectF] = {}
+        for tile in layout.tiles:
+            columns[tile.x] = columns.get(tile.x, QRectF()).united(self._rect(tile))
+        region = QRegion()
+        for column in columns.values():
+            region += column.adjusted(-_OUTLINE, -_OUTLINE, _OUTLINE, _OUTLINE).toAlignedRect()
+        return region
+
+    def _margins(self, ratio: float) -> Margins:
+        metrics = QFontMetricsF(font_fixed(10.5))
+        widest = max(*(metrics.horizontalAdvance(row.label) for row in self.rows), metrics.horizontalAdvance("9.9×"))
+        sizes = (widest + 9, 17, 4 if len(self.rows) < 40 else 2, 30, 13)
+        left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
+        return Margins(left, top, gap, block_gap, note)
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self.layout_now is None:
+            return
+        painter = QPainter(self)
+        if self.image.isNull():
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(current_theme().color("signed_middle"))
+            painter.drawRects([self._rect(tile) for tile in self.layout_now.tiles])
+        else:
+            painter.drawImage(QPointF(0, 0), self.image)
+        has_notes = any(label.note for label in self.layout_now.labels)  # notes are inside the thumbnails' region
+        if has_notes or not event.region().subtracted(self.thumbnails).isEmpty():
+            self._paint_header(painter, self.layout_now)
+            self._paint_labels(painter, self.layout_now)
+        if self._picture is not None and not self.image.isNull():
+            paint_by_hand(painter, self.layout_now, self._picture, self._by_hand, self.devicePixelRatioF())
+            self._paint_residual(painter, self.layout_now, self._picture)
+        self._paint_selected(painter, self.layout_now)
+        self._paint_alarms(painter, self.layout_now)
+
+    def _paint_header(self, painter: QPainter, layout: WallLayout) -> None:
+        font = font_text(11)
+        painter.setFont(font)
+        ratio = self.devicePixelRatioF()
+        name = self._head_name
+        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(f"{name} {0}")
+        for head, x, width in layout.header:
+            is_selected = head == self._selected[1]
+            painter.setPen(current_theme().color("text" if is_selected else "muted"))
+            text = f"{name} {head}" if head == 0 and is_roomy else str(head)
+            painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
+
+    @property
+    def _head_name(self) -> str:
+        """What a column is one of."""
+        if self._picture is None:
+            return "kv head"
+        return LENSES[self._picture.request.lens].head_word if self._picture.layers else "part"  # of a state
+
+    def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
+        font = font_fixed(10.5)
+        metrics = QFontMetricsF(font)
+        painter.setFont(font)
+        ratio = self.devicePixelRatioF()
+        last: dict[int, float] = {}
+        # the selected layer is always named; other names are left out where they would touch
+        kept = {label.x: _middle(label) / ratio for label in layout.labels if not self._is_not_selected(label)}
+        for label in layout.labels:
+            middle = _middle(label) / ratio
+            near = min(abs(middle - last.get(label.x, -99.0)), abs(middle - kept.get(label.x, -99.0)))
+            if near < 11 and self._is_not_selected(label):
+                continue
+            place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
+            right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            text = label.name if label.first_head == 0 else str(label.first_head)
+            is_of_rows = label.first_head == 0 and not label.is_beside_rows
+            ratio_of_layer = self.marks.times_range.get(label.layer, 0.0) if is_of_rows else 0.0
+            is_far = ratio_of_layer > draw.FAR
+            if ratio_of_layer and label.height / ratio >= _TWO_LINES:
+                place.translate(0, -5.5)
+                self._paint_ratio(painter, place.translated(0, 11), brief_times(ratio_of_layer), is_far=is_far)
+            painter.setPen(self._label_color(label, is_far=is_far))
+            painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
+            last[label.x] = middle
+            if label.note:
+                self._paint_note(painter, layout, label, metrics, ratio)
+
+    def _label_color(self, label: RowLabel, *, is_far: bool) -> QColor:
+        return current_theme().color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
+
+    def _paint_ratio(self, painter: QPainter, place: QRectF, text: str, *, is_far: bool) -> None:
+        painter.setPen(current_theme().color("warning" if is_far else "muted"))
+        painter.drawText(place, int(_LEFT), text)
+
+    def _is_not_selected(self, label: RowLabel) -> bool:
+        return label.layer != self._selected[0]
+
+    def _paint_note(
+        self, painter: QPainter, layout: WallLayout, label: RowLabel, metrics: QFontMetricsF, ratio: float
+    ) -> None:
+        left = label.x / ratio + (metrics.horizontalAdvance("L000 ") if label.name else 0)
+        beside = (other.x / ratio for other in layout.labels if other.x > label.x)
+        painter.save()
+        painter.setFont(font_text(11))
+        room = min(beside, default=float(self.width())) - left - _NOTE_GAP
+        text = painter.fontMetrics().elidedText(label.note, Qt.TextElideMode.ElideRight, int(room))
+        painter.drawText(QPointF(left, (label.y + label.height / 2) / ratio + metrics.capHeight() / 2), text)
+        painter.restore()
+
+    def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
+        layer, kv_head, run = self._selected
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        if run is not None and self._picture is not None and not self.image.isNull():
+            self._paint_columns(painter, layout, self._picture, run)
+        tile = layout.tile(layer, kv_head)
+        if tile is not None:
+            rect = self._rect(tile)
+            painter.setPen(QPen(current_theme().color("panel"), 1))
+            painter.drawRect(rect.adjusted(-0.5, -0.5, -0.5, -0.5))
+            painter.setPen(QPen(current_theme().color("selected"), 1.6))
+            painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
+
+    def _paint_residual(self, painter: QPainter, layout: WallLayout, picture: WallPicture) -> None:
+        """A hairline in each thumbnail where the rows that the codec leaves exact begin."""
+        ratio, starts = self.devicePixelRatioF(), residual_starts(picture)
+        painter.setPen(QPen(current_theme().color("text", 170), 1))
+        for tile in layout.tiles if starts else ():
+            start = starts.get(tile.layer)
+            span = (
+                draw.column_span(tile, picture, start)
+                if start is not None and state_at(picture, tile) is None
+                else None
+            )
+            if span is not None:
+                left, top = round(span[0] / ratio), tile.y / ratio
+                painter.drawLine(QPointF(left, top), QPointF(left, top + tile.height / ratio - 1))
+
+    def _paint_columns(self, painter: QPainter, layout: WallLayout, picture: WallPicture, run: PositionSpan) -> None:
+        """Mark the selected tokens: a frame in the selected thumbnail, a tick above each of the others, where frames
+        would distract from what a step changed."""
+        ratio = self.devicePixelRatioF()
+        ticks: list[QRectF] = []
+        painter.setPen(QPen(current_theme().color("selected"), 1))
+        for tile in layout.tiles:
+            if state_at(picture, tile) is not None:
+                continue  # a state has no tokens
+            span = span_of_run(partial(draw.column_span, tile, picture), run)
+            if span is None:
+                continue
+            left, top, width = span[0] / ratio, tile.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
+            if (tile.layer, tile.kv_head) == self._selected[:2]:
+                painter.drawRect(QRectF(left - 0.5, top + 0.5, width, tile.height / ratio - 1))
+            else:
+                ticks.append(QRectF(left, top - 2, width, 2))
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(current_theme().color("selected"))
+        painter.drawRects(ticks)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+
+    def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
+        """Mark thumbnails: a loud right corner for NaN or Inf, a warm left corner for values far beyond the range.
+        Without marks a few such numbers would not be seen, because cells pool many."""
+        painter.setPen(Qt.PenStyle.NoPen)
+        marked = self.marks.alarms | self.marks.far
+        for tile in layout.tiles if marked else ():
+            place = tile.layer, tile.kv_head
+            if place in self.marks.alarms:
+                painter.setBrush(QColor(loud_color(current_theme())))
+                corner = self._rect(tile).topRight()
+                painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
+            if place in self.marks.far:
+                painter.setBrush(current_theme().color("warning"))
+                corner = self._rect(tile).topLeft()
+                painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])
+
+    def _rect(self, tile: Thumbnail) -> QRectF:
+        ratio = self.devicePixelRatioF()
+        return QRectF(tile.x / ratio, tile.y / ratio, tile.width / ratio, tile.height / ratio)
+
+    # ---- mouse ---------------------------------------------------------------------------------------------------
+
+    def _at(self, pixel: QPointF) -> tuple[Thumbnail | None, int | None]:
+        if self.layout_now is None:
+            return None, None
+        point = pixel * self.devicePixelRatioF()
+        tile = self.layout_now.hit(point.x(), point.y())
+        if tile is None or self._picture is None or tile.layer not in self._picture.layers:
+            return tile, None
+        return tile, draw.position_at(tile, self._picture, point.x())
+
+    def _name_at(self, pixel: QPointF) -> tuple[int | None, int | None]:
+        """The layer, or the head, whose name is at a point."""
+        layout, point = self.layout_now, pixel * self.devicePixelRatioF()
+        if layout is None or not layout.tiles:
+            return None, None
+        if point.y() < layout.tiles[0].y:
+            heads = (head for head, x, width in layout.header if x <= point.x() < x + width)
+            return None, next(heads, None)
+        width = layout.tiles[0].x - layout.labels[0].x
+        layers = (
+            label.layer
+            for label in layout.labels
+            if label.x <= point.x() < label.x + width and label.y <= point.y() < label.y + label.height
+        )
+        return next(layers, None), None
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        tile, position = self._at(event.position())
+        if tile is not None and event.button() == Qt.MouseButton.LeftButton:
+            self._pressed = event.position()
+            self.picked.emit(tile, position)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        tile, position = self._at(event.position())
+        self.pointed.emit(tile, position)
+        if tile is None:
+            self.name_pointed.emit(*self._name_at(event.position()))
+        if self._pressed is None or tile is None:
+            return
+        if (event.position() - self._pressed).manhattanLength() > _CLICK_SLOP:
+            self.dragged.emit(*self._at(self._pressed), tile, position)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self._pressed = None
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        self.menu_wanted.emit(self._at(QPointF(event.pos()))[0], event.globalPos())
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self.pointed.emit(None, None)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.update()
+
+
+def _middle(label: RowLabel) -> float:
+    return label.y + label.height / 2
+
+
+# ---- rows: one for every layer of the model, with titles above the groups of an encoder-decoder ----------------------
+
+GROUP = -1  # layer number of a row that is the title of a group
+
+
+def wall_rows(models: Models, picture: WallPicture | None) -> tuple[WallRow, ...]:
+    """Every layer of the model: with thumbnails where the picture has some, else with the reason."""
+    geometry = geometry_of(models)
+    if geometry is None:
+        if picture is None:
+            return ()
+        return tuple(WallRow(layer, heads) for layer, heads in zip(picture.layers, picture.heads, strict=True))
+    lens = LENSES[picture.request.lens if picture is not None else models.selection.now.lens]
+    held = dict(zip(picture.layers, picture.heads, strict=True)) if picture is not None else None
+    counts = Counter(state.layer for state in picture.states) if picture is not None else Counter[int]()
+    rows = [row for layer in geometry.layers for row in layer_rows(layer, held, lens, counts[layer.index])]
+    if not geometry.has_encoder:
+        return tuple(rows)
+    return tuple(grouped(rows, geometry, num_source(models)))
+
+
+def layer_rows(layer: LayerGeometry, held: dict[int, int] | None, lens: Lens, num_states: int) -> Iterator[WallRow]:
+    """A layer's row for K or V, and its row for a recurrent state: the state alone, or below if it has both."""
+    num_rows = (held or {}).get(layer.index, 0)
+    if num_rows or not num_states:
+        yield _row(layer, held, lens)
+    if num_states:
+        yield WallRow(layer.index, num_states, name=f"L{layer.index} state", first_head=num_rows)
+
+
+def _row(layer: LayerGeometry, held: dict[int, int] | None, lens: Lens) -> WallRow:
+    num_heads = layer.num_heads if lens.heads == "query" else layer.num_kv_heads
+    num_heads = num_heads if held is None else held.get(layer.index, 0)
+    if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
+        return WallRow(layer.index, 0, _why_empty(layer, is_asked=held is not None))
+    if not num_heads:
+        return WallRow(layer.index, 0, "holds no K and V now" if lens.part is not None else "no attention is known")
+    dims = 1 if lens.values == 1 else layer.key_dim if lens.part == "keys" else layer.value_dim
+    return WallRow(layer.index, num_heads, "", dims or None)
+
+
+def _why_empty(layer: LayerGeometry, *, is_asked: bool) -> str:
+    if layer.kind == "linear" and is_asked:
+        return "recurrent state, kept of the live step alone: go to this step to see it"
+    if layer.kind == "linear":
+        return "recurrent state of constant size, no K and V"
+    if layer.kind == "shared":
+        return f"reads the K and V of layer {layer.shares_with}"
+    return "no attention, no K and V"
+
+
+def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int) -> Iterator[WallRow]:
+    """The layers of an encoder-decoder in two groups with titles; the encoder read `num_source` tokens."""
+    titles = {
+        False: "self-attention · a row more with every token of the decoder",
+        True: f"cross-attention · {counted(num_source, 'row')} of what the encoder read, written once" if num_source
+        else "cross-attention · rows of what the encoder reads, written once",
+    }  # fmt: skip
+    for row in rows:
+        is_cross = geometry.layers[row.layer].kind == "cross"
+        if row.layer in (0, geometry.num_blocks):
+            yield WallRow(GROUP - is_cross, 0, titles[is_cross], name="")
+        yield replace(row, name=geometry.layer_label(row.layer))
+
+
+# ---- the panel -------------------------------------------------------------------------------------------------------
+
 
 _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
@@ -148,15 +672,15 @@ class WallView(View[WallState]):
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // shared}
         if shared > 1:
             self._models.viewport.update(query_head=tile.kv_head)
-        if canvas.is_beside_rows(picture, tile):
+        if is_beside_rows(picture, tile):
             return
-        if position is not None and (picture is None or canvas.state_at(picture, tile) is None):
+        if position is not None and (picture is None or state_at(picture, tile) is None):
             place["position"] = position
         self._models.selection.update(**place)
 
     def _on_dragged(self, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None) -> None:
         picture = self._models.pictures.wall
-        if picture is None or canvas.is_beside_rows(picture, first) or canvas.is_beside_rows(picture, last):
+        if picture is None or is_beside_rows(picture, first) or is_beside_rows(picture, last):
             return
         area = area_between(picture, first, position, last, other)
         if area is not None:
@@ -166,7 +690,7 @@ class WallView(View[WallState]):
         """Open the menu for the thumbnail under the mouse, or for the selected area if that contains it."""
         picture, area = self._models.pictures.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
-        if tile is not None and picture is not None and not is_part and not canvas.is_beside_rows(picture, tile):
+        if tile is not None and picture is not None and not is_part and not is_beside_rows(picture, tile):
             kv_head = tile.kv_head // self._shared(tile.layer)
             rows = Rows(0, picture.num_tokens, (tile.layer,), (kv_head,))
             self._models.selection.update(layer=tile.layer, kv_head=kv_head, position=0, area=rows)
@@ -175,18 +699,18 @@ class WallView(View[WallState]):
     def _on_pointed(self, tile: Thumbnail | None, position: int | None) -> None:
         text, state = "", None
         if tile is not None and (shown := self._models.pictures.wall) is not None:
-            state = canvas.state_at(shown, tile)
+            state = state_at(shown, tile)
         if tile is not None:
             text = f"{layer_words(self._models, tile.layer)} · {LENSES[self._lens].head_word} {tile.kv_head}"
         if state is not None:
-            text, position = f"{layer_words(self._models, state.layer)} · {canvas.state_words(state)}", None
+            text, position = f"{layer_words(self._models, state.layer)} · {state_words(state)}", None
         if position is not None:
             text += f" · token {position} {token_name(self._models, self._shown_seq_id, position)}"
         if text != self._pointed:
             self._pointed = text
             picture = self.state.picture if self.state is not None else None
             edited = self._edited_words(tile, position)
-            more = sizes.magnitude_words(picture, tile.layer) if picture is not None and tile is not None else ""
+            more = draw.magnitude_words(picture, tile.layer) if picture is not None and tile is not None else ""
             rows = layer_rows_words(picture, tile.layer) if picture is not None and tile is not None else ""
             found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
@@ -199,8 +723,8 @@ class WallView(View[WallState]):
         if layer is not None:
             lines = [layer_words(self._models, layer).capitalize()]
             if picture is not None:
-                lines += [sizes.magnitude_words(picture, layer), layer_rows_words(picture, layer)]
-            if picture is not None and layer in sizes.times_range(picture):
+                lines += [draw.magnitude_words(picture, layer), layer_rows_words(picture, layer)]
+            if picture is not None and layer in draw.times_range(picture):
                 lines.append("Below the name: its largest value as a multiple of its colour range.")
         elif head is not None and (picture is None or picture.layers):
             name = LENSES[self._lens].head_word.capitalize()
@@ -297,12 +821,12 @@ class WallView(View[WallState]):
     def _draw(self, picture: WallPicture, layout: WallLayout) -> None:
         values, absent = draw.cell_values(picture, self.rows(picture))
         theme, ratio = current_theme(), self.canvas.devicePixelRatioF()
-        scale = color_scale(theme, is_signed=sizes.is_signed(picture))
-        limits, far, hatch = sizes.layer_limits(picture), argb(theme.text), ghost_hatch(theme, ratio)
+        scale = color_scale(theme, is_signed=draw.is_signed(picture))
+        limits, far, hatch = draw.layer_limits(picture), argb(theme.text), ghost_hatch(theme, ratio)
         pixels = draw.paint(layout, picture, values, absent, limits, scale, hatch, far)
-        canvas.paint(pixels, layout, picture, color_scale(theme, is_signed=True))
+        paint(pixels, layout, picture, color_scale(theme, is_signed=True))
         image = pixels_image(pixels, ratio)
-        marks = WallMarks(*sizes.marked_tiles(picture, values, absent), sizes.times_range(picture))
+        marks = WallMarks(*draw.marked_tiles(picture, values, absent), draw.times_range(picture))
         self.canvas.show_picture(image, picture, marks)
 
     def describe(self, state: WallState) -> None:
@@ -310,7 +834,7 @@ class WallView(View[WallState]):
             words = (
                 (
                     layer_label(self._models, layer),
-                    sizes.magnitude_words(picture, layer),
+                    draw.magnitude_words(picture, layer),
                     layer_rows_words(picture, layer),
                 )
                 for layer in picture.layers
@@ -320,7 +844,7 @@ class WallView(View[WallState]):
 
     def _name_largest(self, picture: WallPicture | None) -> None:
         """Show the value that is farthest beyond its layer's range: `max V L17 4.1× ▾`."""
-        found = sizes.farthest(picture) if picture is not None else None
+        found = draw.farthest(picture) if picture is not None else None
         self.largest.setVisible(found is not None)
         if found is None:
             return

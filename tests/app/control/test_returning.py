@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication, QPushButton
 
 from app.control.recovering import Recovering
 from app.models.kept_sessions import session_title
-from app.panels.prompt.words import CHAT
+from app.panels.prompt.view import CHAT
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession

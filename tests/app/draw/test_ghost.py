@@ -10,7 +10,7 @@ from app.draw import attention, ghost
 from app.draw.colormap import ColorScale, signed_table
 from app.draw.ghost import Ghosts, Hatch
 from app.draw.matrix import matrix_of
-from app.panels.head.view import readout
+from app.panels.head import readout
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest, WallPicture, WallRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QAbstractSlider, QApplication, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.panels.tokens.canvas import EndFollower
+from app.panels.tokens import EndFollower
 
 
 def test_who_scrolls_away_is_left_there_and_led_back_by_the_button(qtbot: QtBot, qapp: QApplication) -> None:

@@ -12,8 +12,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.bench import draw
-from app.panels.bench.view import BenchView
+from app.panels.bench import BenchView, key_of
 from engine.spec.cache import PRESETS
 from engine.wire.commands import Cancel
 from engine.wire.measurements import Bench
@@ -46,8 +45,8 @@ def test_a_click_marks_the_row_that_stands_there_and_a_second_one_lets_it_go(vie
     assert shown(view) == ["Dynamic", "INT8", "KIVI-4"]
     view.table.horizontalHeader().sectionClicked.emit(RATE)
     assert shown(view) == ["INT8", "KIVI-4", "Dynamic"]
-    assert press(view, 1) == draw.key_of(ROWS[2])
-    assert press(view, 0) == draw.key_of(ROWS[1])
+    assert press(view, 1) == key_of(ROWS[2])
+    assert press(view, 0) == key_of(ROWS[1])
     assert press(view, 0) == ""
     view.table.horizontalHeader().sectionClicked.emit(RATE)
     assert shown(view) == ["Dynamic", "KIVI-4", "INT8"]
@@ -61,8 +60,8 @@ def test_a_double_click_marks_a_row_and_enter_marks_and_lets_go(view: BenchView,
     QTest.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
     QTest.mouseDClick(surface, Qt.MouseButton.LeftButton, pos=place)
     assert view.state is not None
-    assert view.state.marked == draw.key_of(ROWS[1])
-    for marked in ("", draw.key_of(ROWS[1])):
+    assert view.state.marked == key_of(ROWS[1])
+    for marked in ("", key_of(ROWS[1])):
         qtbot.keyClick(view.table, Qt.Key.Key_Return)
         assert view.state.marked == marked
 

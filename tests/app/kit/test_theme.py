@@ -21,7 +21,7 @@ from app.kit.theme import (
     resolve_theme,
     style_sheet,
 )
-from app.panels.tokens.canvas import surprisal_color
+from app.panels.tokens import surprisal_color
 
 
 def luminance(color: str) -> float:

@@ -6,11 +6,11 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.panels.damage.view import DamageView
-from app.panels.evicted.view import EvictedView
-from app.panels.parity.view import ParityView
-from app.panels.sweep.view import SweepView
-from app.panels.what_if.view import WhatIfView
+from app.panels.damage import DamageView
+from app.panels.evicted import EvictedView
+from app.panels.parity import ParityView
+from app.panels.sweep import SweepView
+from app.panels.what_if import WhatIfView
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import SetCache

@@ -13,9 +13,9 @@ from PySide6.QtGui import QGuiApplication
 
 from app.models import Models
 from app.panels.compare.view import FILE, MODEL, STEP, CompareView, cache_choice
-from app.panels.damage.view import DamageView
-from app.panels.evicted.view import EvictedView
-from app.panels.what_if.view import WhatIfView
+from app.panels.damage import DamageView
+from app.panels.evicted import EvictedView
+from app.panels.what_if import WhatIfView
 from engine.spec.cache import CacheSpec
 from engine.wire.comparison import ComparisonStarted, OtherStep, TokenDivergence
 from engine.wire.records import Eviction, Survivors

@@ -14,13 +14,12 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMenu
 
 from app.models import Models
+from app.panels import edits as edits_view
 from app.panels.branches.view import BranchesView
-from app.panels.breakpoints.view import BreakpointsView
-from app.panels.edits import view as edits_view
-from app.panels.edits.view import EditsView
-from app.panels.next_token.view import NextTokenView
-from app.panels.tokens.canvas import TokenCanvas
-from app.panels.tokens.view import TokensPanel
+from app.panels.breakpoints import BreakpointsView
+from app.panels.edits import EditsView
+from app.panels.next_token import NextTokenView
+from app.panels.tokens import TokenCanvas, TokensPanel
 from engine.spec.edit import BiasLogits, Rows, Scale
 from engine.spec.sampling import SamplingParams
 from engine.wire.events import NodeAdded

@@ -133,7 +133,7 @@ def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
 
 @pytest.mark.parametrize("name", BOTH)
 def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.panels.compare.maps.BLINK_MS", 3_600_000)  # sides take turns when the test says so
+    monkeypatch.setattr("app.panels.compare.view.BLINK_MS", 3_600_000)  # sides take turns when the test says so
     models = compared_models()
     witness = witness_of(qtbot, BOTH[name], models, lambda: give_compared(models))
     witness.look("now")

@@ -13,14 +13,14 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.panels.branches.view import BranchesView
-from app.panels.breakpoints.view import BreakpointsView
+from app.panels.breakpoints import BreakpointsView
 from app.panels.compare.view import CompareView
-from app.panels.damage.view import DamageView
-from app.panels.edits.view import EditsView
-from app.panels.evicted.view import EvictedView
-from app.panels.next_token.view import NextTokenView
-from app.panels.tokens.view import TokensPanel
-from app.panels.what_if.view import WhatIfView
+from app.panels.damage import DamageView
+from app.panels.edits import EditsView
+from app.panels.evicted import EvictedView
+from app.panels.next_token import NextTokenView
+from app.panels.tokens import TokensPanel
+from app.panels.what_if import WhatIfView
 from tests.app.panels.stories_of_answers import compare, damage, evicted, what_if
 from tests.app.panels.stories_of_runs import Steps, branches, edits, next_token, stops, tokens
 from tests.app.panels.witness import APPROVED, Witness
@@ -81,7 +81,7 @@ def test_what_a_person_does_in_a_panel_is_answered_as_approved(
     for ask in ("getSaveFileName", "getOpenFileName"):
         monkeypatch.setattr(QFileDialog, ask, lambda *_: (file, ""))
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: str(tmp_path))
-    monkeypatch.setattr("app.panels.compare.maps.BLINK_MS", 3_600_000)
+    monkeypatch.setattr("app.panels.compare.view.BLINK_MS", 3_600_000)
     models = begin()
     view = build(models)
     qtbot.addWidget(view)

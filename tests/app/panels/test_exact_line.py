@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.panels.head.view import HeadView
+from app.panels.head import HeadView
 from app.panels.wall.view import WallView
 from tests.app import samples
 from tests.app.panels.recorded import TOKENS, give_pictures, recorded_models

@@ -14,13 +14,13 @@ from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent
 from app.models import Models
-from app.panels.bytes.view import BytesView
-from app.panels.inspector.view import InspectorView
-from app.panels.next_token.view import NextTokenView
-from app.panels.sequences.view import SequencesView
-from app.panels.timeline.view import TimelineBar
-from app.panels.timings.view import TimingsView
-from app.panels.tokens.view import TokensPanel
+from app.panels.bytes import BytesView
+from app.panels.inspector import InspectorView
+from app.panels.next_token import NextTokenView
+from app.panels.sequences import SequencesView
+from app.panels.timeline import TimelineBar
+from app.panels.timings import TimingsView
+from app.panels.tokens import TokensPanel
 from app.window.status_line import StatusLine
 from engine.wire.pictures import AttentionRequest, RowRequest, WallRequest
 from engine.wire.records import SequenceStep, StepRecord

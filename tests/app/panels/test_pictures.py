@@ -15,12 +15,12 @@ from pytestqt.qtbot import QtBot
 from app.kit.theme import LIGHT, apply_theme
 from app.kit.view import View
 from app.models import Models
-from app.panels.attention.view import AttentionView
-from app.panels.bytes.view import BytesView
-from app.panels.head.view import HeadView
-from app.panels.inspector.view import InspectorView
-from app.panels.next_token.view import NextTokenView
-from app.panels.timings.view import TimingsView
+from app.panels.attention import AttentionView
+from app.panels.bytes import BytesView
+from app.panels.head import HeadView
+from app.panels.inspector import InspectorView
+from app.panels.next_token import NextTokenView
+from app.panels.timings import TimingsView
 from app.panels.wall.view import WallView
 from engine.spec.edit import Rows
 from tests.app import rich, samples

@@ -15,9 +15,9 @@ from app.control.sender import Sender
 from app.kit.asking import Question
 from app.kit.view import View
 from app.models import Models
-from app.panels.prefixes.view import PrefixesView
-from app.panels.reuse.view import ReuseView
-from app.panels.server.view import ServerView
+from app.panels.prefixes import PrefixesView
+from app.panels.reuse import ReuseView
+from app.panels.server import ServerView
 from app.shell import Shell
 from app.start.arguments import parse
 from engine.client.serving import Player, ServingClient

@@ -20,11 +20,11 @@ from app.kit.facts import PITCH, WholeLines
 from app.kit.provenance import token_name
 from app.kit.theme import DARK, LIGHT, Theme, font_fixed, load_fonts
 from app.kit.widgets import DotLabel, ElidedLabel
-from app.panels.attention import view as attention_rows
-from app.panels.attention.view import MassBars, whole_entries
-from app.panels.bytes.view import LayerBars
-from app.panels.sweep.view import SweepView
-from app.panels.wall import canvas as wall_canvas
+from app.panels import attention as attention_rows
+from app.panels.attention import MassBars, whole_entries
+from app.panels.bytes import LayerBars
+from app.panels.sweep import SweepView
+from app.panels.wall import view as wall_view
 from app.shell import Shell
 from app.window import selectors
 from app.window.docks import PanelDock
@@ -69,7 +69,7 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
 ) -> None:
     fresh.window.arrange("inspect")
     turn(fresh)
-    monkeypatch.setattr(wall_canvas, "QPainter", spy)
+    monkeypatch.setattr(wall_view, "QPainter", spy)
     far = samples.magnitudes()
     largest = far.largest.copy()
     largest[3] = 9.0 * far.limit[3]

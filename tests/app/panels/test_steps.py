@@ -12,7 +12,7 @@ from pytestqt.exceptions import capture_exceptions
 from app.draw.format import byte_size, thousands
 from app.kit.provenance import source_of
 from app.models import Models
-from app.panels.next_token.view import TAKE
+from app.panels.next_token import TAKE
 from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams

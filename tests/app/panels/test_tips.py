@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QApplication
 
 from app.kit.provenance import shown_record
 from app.kit.widgets import ElidedLabel
-from app.panels.bytes.words import layer_cells, ledger_lines
-from app.panels.inspector.words import token_facts
-from app.panels.sequences.view import HEADS as SEQUENCE_HEADS
-from app.panels.tokens.view import TokensPanel
+from app.panels.bytes import layer_cells, ledger_lines
+from app.panels.inspector import token_facts
+from app.panels.sequences import HEADS as SEQUENCE_HEADS
+from app.panels.tokens import TokensPanel
 from app.panels.wall.view import WallView
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform

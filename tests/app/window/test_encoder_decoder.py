@@ -12,13 +12,12 @@ from PySide6.QtCore import QSize
 from PySide6.QtWidgets import QApplication
 
 from app.models.places import chosen_page, place_of
-from app.panels.attention.view import AttentionView
-from app.panels.bytes.draw import layer_bars
-from app.panels.bytes.view import LayerBars
-from app.panels.head.view import HeadView
-from app.panels.inspector.view import InspectorView
-from app.panels.timings.view import phase_words
-from app.panels.tokens.view import TokensPanel
+from app.panels.attention import AttentionView
+from app.panels.bytes import LayerBars, layer_bars
+from app.panels.head import HeadView
+from app.panels.inspector import InspectorView
+from app.panels.timings import phase_words
+from app.panels.tokens import TokensPanel
 from app.panels.wall.view import WallView
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec

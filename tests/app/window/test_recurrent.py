@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from app.panels.attention.view import AttentionView
-from app.panels.bytes.view import BytesView
-from app.panels.head.view import HeadView
-from app.panels.inspector.view import InspectorView
-from app.panels.wall import canvas
-from app.panels.wall.view import WallView
+from app.panels.attention import AttentionView
+from app.panels.bytes import BytesView
+from app.panels.head import HeadView
+from app.panels.inspector import InspectorView
+from app.panels.wall.view import WallView, state_at, state_words
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import LoadModel
@@ -42,12 +41,12 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert layout is not None
     assert piece is not None
     assert [label.name for label in layout.labels] == ["L0 state", "L1 state"]
-    shown = [canvas.state_at(piece, tile) for tile in layout.tiles]
+    shown = [state_at(piece, tile) for tile in layout.tiles]
     assert [(one.layer, one.name) for one in shown if one is not None] == [
         (0, "convolution"), (0, "recurrence"), (1, "convolution"), (1, "recurrence"),
     ]  # fmt: skip
     assert shown[1] is not None
-    assert canvas.state_words(shown[1]).startswith("state, fixed size · recurrence [1, 96, 8] float32 · max ")
+    assert state_words(shown[1]).startswith("state, fixed size · recurrence [1, 96, 8] float32 · max ")
     assert not wall.canvas.image.isNull()
 
     inspector, row, ledger = (mamba.window.panels[name] for name in ("inspector", "attention", "bytes"))

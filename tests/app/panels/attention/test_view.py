@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
 from app.kit.map_view import LensMenu
 from app.models import Models
-from app.panels.attention.view import AttentionView
+from app.panels.attention import AttentionView
 from tests.app import samples
 from tests.app.panels.recorded import TOKENS, give_pictures, recorded_models
 

@@ -8,8 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.theme import load_fonts
 from app.models import Models
-from app.panels.bench.draw import BenchOutcome
-from app.panels.bench.view import BenchView
+from app.panels.bench import BenchOutcome, BenchView
 from engine.wire.measurements import Bench, Benched, BenchRefused, BenchRow
 from tests.app import samples
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from app.draw.axis import Tick
 from app.kit.chart import Curve, Dots
-from app.panels.bench import draw
-from app.panels.bench.view import bench_chart
+from app.panels.bench import bench_chart, curves_of
 from engine.spec.cache import PRESETS, family_of
 from tests.app.panels.bench.rows import ROWS
 
 
 def test_the_chart_tells_modes_by_family_and_batches_by_dashes() -> None:
     families = {name: family_of(PRESETS[name].spec) for name in ("dynamic", "int8")}
-    chart = bench_chart(draw.curves(ROWS, "kv_bytes"), "kv_bytes", families, {}, "int8 128 4", "32 steps")
+    chart = bench_chart(curves_of(ROWS, "kv_bytes"), "kv_bytes", families, {}, "int8 128 4", "32 steps")
     curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
     assert [(c.role, c.is_dashed, c.x.tolist()) for c in curves] == [
         ("good", False, [7.0, 9.0]),

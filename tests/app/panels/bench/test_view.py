@@ -7,7 +7,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QStyle, QStyleOptionComboBox
 
 from app.kit.rows_view import PLOT
-from app.panels.bench.view import BenchView
+from app.panels.bench import BenchView
 from engine.spec.cache import CacheSpec
 from engine.wire.measurements import BenchRefused, BenchRow
 from tests.app.panels.desk import Desk, click

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.bench.view import BenchView
+from app.panels.bench import BenchView
 from engine.spec.cache import PRESETS
 from engine.wire.events import Failed
 from engine.wire.measurements import Bench

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.draw.edited import MarkKind, kind_of
-from app.panels.branches.draw import (
+from app.panels.branches.tree import (
     LEAST_GAP,
     BranchLine,
     BranchRow,

@@ -14,8 +14,8 @@ from app.kit.chart import SelectedLine
 from app.kit.view import GO_THERE
 from app.kit.words import branch_name
 from app.models.timeline import origin_of
-from app.panels.compare.steps_view import compare_chart, points
-from app.panels.compare.words import departure_words, verdict
+from app.panels.compare.steps import compare_chart, points
+from app.panels.compare.view import departure_words, verdict
 from engine.spec.cache import PRESETS
 from engine.wire.commands import BeginBranch, DeleteBranch, EndComparison, GoTo, SetKeptLimit
 from engine.wire.comparison import OtherStep

@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from app.kit import words as kit_words
 from app.kit.theme import current_theme
 from app.models import Models
-from app.panels.branches.canvas import ROW
+from app.panels.branches.tree import ROW
 from app.panels.branches.view import BranchesView
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec

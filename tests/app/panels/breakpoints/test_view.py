@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 
 from app.dialogs.questions import RunToDialog
 from app.kit.theme import current_theme
-from app.panels.breakpoints.view import BreakpointsView
+from app.panels.breakpoints import BreakpointsView
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window.menus import TIMELINE_GROUPS

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.draw.axis import StepAxis
 from app.kit.chart import Curve, Dots, SelectedLine
-from app.panels.bytes import view as memory
+from app.panels import bytes as memory
 from tests.app import samples
 
 

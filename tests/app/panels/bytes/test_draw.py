@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.panels.bytes import draw as ledger
-from app.panels.bytes.words import layer_cells
-from app.panels.timings import draw as timings
+from app.panels import bytes as ledger
+from app.panels import timings
+from app.panels.bytes import layer_cells
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes
 from tests.app import samples
 

@@ -17,8 +17,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.format import byte_size
 from app.kit.theme import font_text
 from app.models import Models
-from app.panels.bytes.view import LAYERS, BytesView, LayerBars
-from app.panels.bytes.words import ledger_lines
+from app.panels.bytes import LAYERS, BytesView, LayerBars, ledger_lines
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec

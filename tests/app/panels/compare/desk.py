@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.draw.matrix import Matrix, matrix_of
-from app.panels.compare.steps_view import CompareStepsView
+from app.panels.compare.steps import CompareStepsView
 from app.panels.compare.view import BESIDE, CompareView
 from app.shell import Shell
 from engine.spec.cache import cache_named

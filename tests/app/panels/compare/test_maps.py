@@ -17,8 +17,7 @@ from app.draw.format import brief
 from app.draw.matrix import matrix_of
 from app.kit.heatmap import Marks
 from app.kit.widgets import plain_tip
-from app.panels.compare.maps import CompareMaps, CompareMapsState
-from app.panels.compare.view import BLINK, OVERLAY, SWAP
+from app.panels.compare.view import BLINK, OVERLAY, SWAP, CompareMaps, CompareMapsState
 from engine.wire.events import Failed
 from engine.wire.pictures import WallRequest
 from tests.app import samples

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.draw.format import brief, percent, token_label
 from app.kit.chart import Curve
-from app.panels.compare.steps_view import compare_chart, points, value_of
+from app.panels.compare.steps import compare_chart, points, value_of
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn

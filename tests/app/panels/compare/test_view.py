@@ -11,8 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
 from app.kit.view import COMPARE
-from app.panels.compare.view import BUTTON, FILE, MODEL, STEP, cache_choice
-from app.panels.compare.words import INVITATION
+from app.panels.compare.view import BUTTON, FILE, INVITATION, MODEL, STEP, cache_choice
 from engine.spec.cache import PRESETS, cache_named
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Cancel, EndComparison, StartComparison

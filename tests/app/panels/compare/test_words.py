@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.panels.compare.words import parts_at
+from app.panels.compare.view import parts_at
 from engine.wire.comparison import OtherStep
 from tests.app import samples
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw.matrix import Matrix
-from app.panels.damage.view import blank_words, error_matrix, exact_from, shared_limits
+from app.panels.damage import blank_words, error_matrix, exact_from, shared_limits
 from engine.spec.cache import cache_named
 from engine.spec.codec import Coding
 from engine.wire.measurements import MapDamage

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QDoubleSpinBox
 from pytestqt.qtbot import QtBot
 
 from app.kit.fields import Knob
-from app.panels.damage.plan import PlanSheet
+from app.panels.damage import PlanSheet
 
 EXACT = 2000 * 1024
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.models.measurement import MeasurementState
-from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView, error_words
+from app.panels.damage import CHANNELS, EFFECT, PLAN, TOKENS, DamageView, error_words
 from app.shell import Shell
 from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.codec import LayerCoding

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog
 
-from app.panels.edits.view import edits_from_json
+from app.panels.edits import edits_from_json
 from app.shell import Shell
 from app.window.palette import Palette
 from engine.errors import InputError

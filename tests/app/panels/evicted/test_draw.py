@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from app.kit.chart import Dots, ShadedSpan
-from app.panels.evicted import draw as evicted
-from app.panels.evicted.view import rank_chart
+from app.panels import evicted
+from app.panels.evicted import rank_chart
 from engine.spec.cache import PRESETS
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import Eviction, Survivors

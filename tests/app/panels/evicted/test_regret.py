@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.draw.format import brief
 from app.models import Models
-from app.panels.evicted.view import EvictedView
+from app.panels.evicted import EvictedView
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from tests.app import samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtTest import QTest
 
-from app.panels.evicted.view import WHY
+from app.panels.evicted import WHY
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.wire.commands import SetCache

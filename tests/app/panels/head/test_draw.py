@@ -10,7 +10,7 @@ from app.draw import attention as att
 from app.draw import axis
 from app.draw.colormap import histogram, magnitude_table
 from app.draw.matrix import matrix_of
-from app.panels.head.view import readout
+from app.panels.head import readout
 from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest
 from engine.wire.records import AttentionSummary
 

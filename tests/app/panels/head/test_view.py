@@ -18,7 +18,7 @@ from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
 from app.draw.grid import rows_of
 from app.draw.matrix import matrix_of
 from app.models import Models
-from app.panels.head.view import FIXED, PER_LAYER, HeadView, readout
+from app.panels.head import FIXED, PER_LAYER, HeadView, readout
 from engine.spec.edit import Rows as EditRows
 from engine.wire.pictures import HeadRequest, WallRequest
 from tests.app import samples

@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.format import percent
 from app.models import Models
-from app.panels.attention.view import AttentionView
-from app.panels.inspector.view import InspectorView
+from app.panels.attention import AttentionView
+from app.panels.inspector import InspectorView
 from engine.counted import significant
 from engine.wire.records import NonFinite
 from tests.app import samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.panels.next_token.view import candidate_rows, rest
+from app.panels.next_token import candidate_rows, rest
 from tests.app import samples
 
 

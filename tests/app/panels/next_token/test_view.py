@@ -14,8 +14,8 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.theme import load_fonts
 from app.models import Models
-from app.panels.attention.view import AttentionView
-from app.panels.next_token.view import NextTokenView
+from app.panels.attention import AttentionView
+from app.panels.next_token import NextTokenView
 from engine.wire.commands import BeginBranch
 from engine.wire.records import StopReason
 from engine.wire.status import CaptureState, OpenedFile, SequenceInfo

@@ -17,7 +17,7 @@ from app.panels.pages.draw import (
     color_codes,
     paint,
 )
-from app.panels.pages.words import legend_keys
+from app.panels.pages.view import legend_keys
 from engine.wire.pages import BLOCK_PAGES, PageCell, PageMap, PageTracker
 from tests.app.page_story import NUM_PAGES, PageStory
 

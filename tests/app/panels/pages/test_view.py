@@ -12,10 +12,9 @@ from pytestqt.qtbot import QtBot
 from app.kit.theme import LIGHT, apply_theme
 from app.kit.words import event_line, record_lines
 from app.models import Models
-from app.panels.inspector.view import InspectorView
+from app.panels.inspector import InspectorView
 from app.panels.pages import draw
-from app.panels.pages.view import PagesView
-from app.panels.pages.words import page_owners
+from app.panels.pages.view import PagesView, page_owners
 from engine.spec.cache import CacheSpec
 from engine.wire.pages import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
 from engine.wire.pictures import TableRequest

@@ -6,8 +6,8 @@ import numpy as np
 
 from app.draw.axis import DEPARTS, LOSSY, WITHIN
 from app.kit.chart import Dots
-from app.panels.parity import view as parity
-from app.panels.parity.view import parity_chart
+from app.panels import parity
+from app.panels.parity import parity_chart
 from engine.spec.cache import CacheSpec
 from engine.wire.measurements import CheckParity, ParityReport
 

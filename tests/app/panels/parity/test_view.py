@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from PySide6.QtTest import QTest
 
 from app.kit.theme import current_theme
-from app.panels.parity.view import ParityView
+from app.panels.parity import ParityView
 from app.shell import Shell
 from engine.history.history import BoundedLog
 from engine.spec.cache import PRESETS, CacheSpec, cache_preset, tuned

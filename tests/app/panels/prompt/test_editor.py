@@ -9,7 +9,7 @@ from PySide6.QtCore import QMimeData
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
-from app.panels.prompt.words import MAX_COUNTED_CHARS
+from app.panels.prompt.view import MAX_COUNTED_CHARS
 from app.shell import Shell
 from engine.wire.commands import SubmitPrompt, Tokenize
 from engine.wire.events import Tokenized

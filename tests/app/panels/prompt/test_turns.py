@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.panels.prompt.turns import TurnList
+from app.panels.prompt.chat import TurnList
 from engine.spec.sampling import Turn
 
 TURNS = tuple(Turn("user", f"turn {n}\nof some\nlines") for n in range(9))

@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme
 from app.models.draft import random_prompt, token_ids
-from app.panels.prompt.words import IDS
+from app.panels.prompt.view import IDS
 from app.shell import Shell
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec

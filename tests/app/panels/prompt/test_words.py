@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.prompt.words import IDS, TEXT, PromptText, shown
+from app.panels.prompt.view import IDS, TEXT, PromptText, prompt_state
 
 FITS = PromptText("abc", (1, 2, 3), "", 8, False, False)
 EXCEEDS = PromptText("abc", tuple(range(9)), "", 8, False, False)
@@ -25,7 +25,7 @@ READING = "reading 5 of 9"
 def test_the_title_says_what_is_wrong_unless_a_prompt_is_read(
     text: PromptText, mode: str, now: str, detail: str, brief: str, is_wrong: bool
 ) -> None:
-    found = shown(text, mode, now, "", is_greedy=True)
+    found = prompt_state(text, mode, now, "", is_greedy=True)
     assert (found.detail, found.brief, found.is_wrong) == (detail, brief, is_wrong)
     assert bool(found.problem) == (text is not FITS), "it cannot be sent, whatever is read meanwhile"
     assert (found.has_seed, found.can_send_first, found.can_draw_random) == (False, text is EXCEEDS, text is REFUSED)

@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme, owner_color
 from app.models import Models
-from app.panels.sequences.view import COLOR, HEADS, PAGES, SEQ, SERVED, SHARED, STATE, TOKENS, SequencesView
+from app.panels.sequences import COLOR, HEADS, PAGES, SEQ, SERVED, SHARED, STATE, TOKENS, SequencesView
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import Fork, RemoveSequence, StopSequence
 from engine.wire.message import Command

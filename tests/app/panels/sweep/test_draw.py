@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.kit import rows_view
-from app.panels.sweep import draw as sweep
+from app.panels import sweep
 from engine.wire.measurements import SweepRow, Unavailable
 
 
@@ -25,8 +25,8 @@ ROWS = (
 
 
 def test_the_front_holds_the_points_that_no_other_dominates() -> None:
-    found = sweep.cloud(ROWS)
-    assert sweep.cloud(ROWS, "another text").names == ()
+    found = sweep.cloud_of(ROWS)
+    assert sweep.cloud_of(ROWS, "another text").names == ()
     assert found.names == ("growing", "int8", "h2o", "sliding"), "what recomputes has no bytes"
     assert [found.names[i] for i in found.front] == ["sliding", "int8", "growing"]
     assert found.y[0] == 0
@@ -36,7 +36,7 @@ def test_the_front_holds_the_points_that_no_other_dominates() -> None:
     x, y = sweep.steps_of(found)
     assert y.tolist() == pytest.approx([*found.y[[3, 3, 1, 1]], 0.0]), "down only at the next mark"
     assert x.tolist() == pytest.approx([*found.x[[3, 1, 1, 0, 0]]])
-    assert sweep.cloud(()).names == ()
+    assert sweep.cloud_of(()).names == ()
 
 
 def test_rows_sort_and_the_unavailable_stay_last() -> None:

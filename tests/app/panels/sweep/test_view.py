@@ -12,8 +12,8 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.rows_view import PLOT, TABLE
 from app.models import Models
-from app.panels.bench.view import BenchView
-from app.panels.sweep.view import SweepView
+from app.panels.bench import BenchView
+from app.panels.sweep import SweepView
 from engine.spec.cache import PRESETS, CacheSpec, cache_named
 from engine.spec.sampling import SamplingParams
 from engine.wire.measurements import SweepRow

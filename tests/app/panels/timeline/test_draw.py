@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.panels.timeline.draw import FULL_SURPRISAL, StepTicks
+from app.panels.timeline import FULL_SURPRISAL, StepTicks
 from engine.wire.records import StepRecord
 from tests.app import samples
 

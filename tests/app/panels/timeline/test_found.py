@@ -8,7 +8,7 @@ from typing import overload
 
 import pytest
 
-from app.panels.timeline.picture import marked_pixels
+from app.panels.timeline import marked_pixels
 
 LEFT, RIGHT = 52.0, 1548.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.timeline.picture import TimelineTrack
+from app.panels.timeline import TimelineTrack
 
 
 def test_alone_the_path_takes_the_whole_line() -> None:

@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.format import milliseconds
 from app.kit.theme import current_theme
 from app.models import Models
-from app.panels.timeline.view import TimelineBar
+from app.panels.timeline import TimelineBar
 from engine.wire.records import StepRecord, Timings
 from tests.app import samples
 

@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QApplication
 from app.draw.axis import StepAxis
 from app.kit.chart import Painted, PlotFrame
 from app.kit.theme import DARK
-from app.panels.timings import draw as timings
-from app.panels.timings.view import timing_chart
+from app.panels import timings
+from app.panels.timings import timing_chart
 
 
 def table(*totals: float) -> timings.Millis:

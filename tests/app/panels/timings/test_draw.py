@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.panels.timings import draw as timings
+from app.panels import timings
 from engine.wire.records import LayerTimes, Timings
 from tests.app import samples
 

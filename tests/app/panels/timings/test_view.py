@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.timings.view import TimingsView, inside_words
+from app.panels.timings import TimingsView, inside_words
 from engine.spec.cache import PRESETS
 from engine.wire.records import LayerTimes, StepRecord, Timings
 from tests.app import samples

@@ -8,7 +8,7 @@ from PySide6.QtGui import QImage, QPainter
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import Theme, current_theme
-from app.panels.tokens.canvas import PADDING, ROW_HEIGHT, SurprisalKey, TokenCanvas, surprisal_color
+from app.panels.tokens import PADDING, ROW_HEIGHT, SurprisalKey, TokenCanvas, surprisal_color
 from app.shell import Shell
 from engine.wire.commands import BeginBranch, Force
 from tests.app.conftest import turn

@@ -6,8 +6,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.tokens.canvas import Chips, TokenCanvas
-from app.panels.tokens.draw import GAP, ChipLayout, ChipPlace
+from app.panels.tokens import GAP, ChipLayout, ChipPlace, Chips, TokenCanvas
 from tests.app import samples
 
 

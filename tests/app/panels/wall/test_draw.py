@@ -8,10 +8,8 @@ from msgspec.structs import replace
 
 from app.draw import grid as pool
 from app.draw.colormap import ColorScale, signed_table
-from app.panels.wall import canvas, draw
-from app.panels.wall import magnitudes as sizes
+from app.panels.wall import draw, view
 from app.panels.wall.draw import Margins, WallRow
-from app.panels.wall.rows import layer_rows
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import Magnitudes, StatePicture, WallPicture, WallRequest
@@ -110,27 +108,27 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     shown = [
         row
         for layer, count in ((both, 2), (alone, 1), (plain, 0))
-        for row in layer_rows(layer, {0: 2, 2: 2}, LENSES["keys"], count)
+        for row in view.layer_rows(layer, {0: 2, 2: 2}, LENSES["keys"], count)
     ]
     assert [(row.label, row.num_heads, row.first_head) for row in shown] == [
         ("L0", 2, 0), ("L0 state", 2, 2), ("L1 state", 1, 0), ("L2", 2, 0),
     ]  # fmt: skip
     layout = draw.arrange(shown, 400, 200, MARGINS)
     pixels = painted(picture, layout, tuple(shown))
-    canvas.paint(pixels, layout, picture, SCALE)
+    view.paint(pixels, layout, picture, SCALE)
     colours = {(tile.layer, tile.kv_head): int(pixels[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
     black = 0xFF000000
     assert colours == {
         (0, 0): black, (0, 1): black, (0, 2): RED, (0, 3): BLUE, (1, 0): BLUE, (2, 0): black, (2, 1): black,
     }  # fmt: skip
-    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if canvas.is_beside_rows(picture, tile)]
+    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if view.is_beside_rows(picture, tile)]
     assert beside == [(0, 2), (0, 3)], "these are no heads that could be chosen"
     assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 
 
 @pytest.mark.parametrize(("lens", "dims"), [("keys", 24), ("values", 16), ("keys-norm", 1)])
 def test_keys_and_values_of_a_layer_are_as_wide_as_each_is(lens: str, dims: int) -> None:
-    (row,) = layer_rows(LayerGeometry(3, "full", 2, 24, 16, 8), None, LENSES[lens], 0)
+    (row,) = view.layer_rows(LayerGeometry(3, "full", 2, 24, 16, 8), None, LENSES[lens], 0)
     assert (row.layer, row.num_heads, row.dims) == (3, 2, dims)
 
 
@@ -228,8 +226,8 @@ def told(*limits: float, largest: tuple[float, ...] = (), clipped: float = 0.0) 
 
 def test_colours_span_what_the_engine_says_of_each_layer_and_nothing_that_is_drawn() -> None:
     picture = replace(slice_of(np.full((3, 2, 16, 8), 50.0)), magnitudes=told(1.0, 100.0, 0.0))
-    assert sizes.layer_limits(picture).tolist() == [1.0, 100.0, 1.0]
-    assert sizes.layer_limits(replace(picture, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
+    assert draw.layer_limits(picture).tolist() == [1.0, 100.0, 1.0]
+    assert draw.layer_limits(replace(picture, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("width", "height"), [(300, 150), (620, 260), (945, 270), (2400, 900)])
@@ -252,36 +250,36 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     wall_rows = rows(30, 3)
     layout = draw.arrange(wall_rows, width, height, MARGINS)
     values, absent = draw.cell_values(picture, wall_rows)
-    pixels = draw.paint(layout, picture, values, absent, sizes.layer_limits(picture), SCALE, far=0xFFFFFFFF)
+    pixels = draw.paint(layout, picture, values, absent, draw.layer_limits(picture), SCALE, far=0xFFFFFFFF)
     line = np.argwhere(pixels == 0xFFFFFFFF)
     tile = layout.tile(17, 1)
     assert tile is not None
-    assert sizes.marked_tiles(picture, values, absent) == (frozenset(), {(17, 1)})
+    assert draw.marked_tiles(picture, values, absent) == (frozenset(), {(17, 1)})
     assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
     columns = np.unique(line[:, 1])
     assert columns.min() >= tile.x
     assert columns.max() < tile.x + tile.width
     assert len(columns) > tile.width * 0.4  # a line through the thumbnail, not a speck
-    assert max(sizes.times_range(picture), key=sizes.times_range(picture).__getitem__) == 17
+    assert max(draw.times_range(picture), key=draw.times_range(picture).__getitem__) == 17
 
 
 def test_the_largest_of_a_layer_in_words() -> None:
     picture = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
-    assert sizes.magnitude_words(picture, 0) == "max |K| 8.60 · 4.1× the range ±2.10 · 0.52 % of the layer beyond it"
-    assert sizes.magnitude_words(picture, 7) == ""
-    assert sizes.times_range(picture) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
+    assert draw.magnitude_words(picture, 0) == "max |K| 8.60 · 4.1× the range ±2.10 · 0.52 % of the layer beyond it"
+    assert draw.magnitude_words(picture, 7) == ""
+    assert draw.times_range(picture) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
 
 
 def test_a_layer_of_zeros_has_no_ratio_and_is_drawn_as_zero() -> None:
     values = np.zeros((2, 1, 4, 4))
     picture = replace(slice_of(values), magnitudes=told(0.0, 0.0, largest=(0.0, 0.0)))
-    assert sizes.times_range(picture) == {}
-    assert sizes.farthest(picture) is None
-    assert sizes.magnitude_words(picture, 0) == "no finite K other than zero"
+    assert draw.times_range(picture) == {}
+    assert draw.farthest(picture) is None
+    assert draw.magnitude_words(picture, 0) == "no finite K other than zero"
     layout, wall_rows = draw.arrange(rows(2, 1), 200, 90, MARGINS), rows(2, 1)
     shown, absent = draw.cell_values(picture, wall_rows)
-    assert sizes.marked_tiles(picture, shown, absent) == (frozenset(), frozenset())
-    pixels = draw.paint(layout, picture, shown, absent, sizes.layer_limits(picture), SCALE)
+    assert draw.marked_tiles(picture, shown, absent) == (frozenset(), frozenset())
+    pixels = draw.paint(layout, picture, shown, absent, draw.layer_limits(picture), SCALE)
     assert {int(pixels[t.y + 2, t.x + 2]) for t in layout.tiles} == {0xFF000000}
 
 
@@ -291,8 +289,8 @@ def test_a_nan_or_a_dropped_row_is_not_far() -> None:
     picture = replace(slice_of(values), magnitudes=told(1.0))
     gone = np.zeros(values.shape, np.bool_)
     gone[0, 1, 2] = True
-    assert sizes.marked_tiles(picture, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
-    assert sizes.marked_tiles(picture, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
+    assert draw.marked_tiles(picture, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
+    assert draw.marked_tiles(picture, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])

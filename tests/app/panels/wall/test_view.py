@@ -15,8 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme
 from app.models import Models
-from app.panels.wall.draw import WallRow
-from app.panels.wall.magnitudes import magnitude_words
+from app.panels.wall.draw import WallRow, magnitude_words
 from app.panels.wall.view import WallView
 from tests.app import samples
 from tests.app.painted import shapes

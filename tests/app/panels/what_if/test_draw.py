@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.what_if.view import shift_table, winners
+from app.panels.what_if import shift_table, winners
 from engine.spec.cache import CacheSpec
 from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from app.panels.what_if.knobs import WhatIfKnobs
+from app.panels.what_if import WhatIfKnobs
 from engine.errors import InputError
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import CodecSpec, Coding

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
-from app.panels.what_if.view import WhatIfView, highest
+from app.panels.what_if import WhatIfView, highest
 from app.shell import Shell
 from engine.wire.commands import SetCache
 from engine.wire.events import Failed

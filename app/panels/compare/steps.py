@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 
 from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
-from app.draw.format import brief
-from app.kit.cells import CellTable
+from app.draw.format import brief, byte_size, milliseconds, percent, thousands, token_label
+from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.chart import Chart, SelectedLine
 from app.kit.plot import StepPlot, pointed_step, step_chart
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
-from app.kit.theme import current_theme, font_text
+from app.kit.theme import TextRole, current_theme, font_text
 from app.kit.view import View
 from app.kit.widgets import ElidedLabel, column, connect_all, row
 from app.models import Models
-from app.panels.compare import words
+from app.models.places import layer_label
 from engine.wire.comparison import ComparedStep, ComparisonStarted
-from engine.wire.records import Floats
+from engine.wire.records import Candidate, Floats
 
 ComparedQuantity = Literal["kl", "logits", "attention", "rows"]
 TITLES: dict[ComparedQuantity, str] = {
@@ -220,12 +220,114 @@ class CompareStepsView(View[StepsShown]):
     def _show_step(self, state: StepsShown) -> None:
         step = state.shown
         if step is None:
-            self.numbers.setText(words.NOT_COMPARED)
+            self.numbers.setText(NOT_COMPARED)
             self.cost.setText("")
             self.layers.show_cells((), ())
             self.top.show_cells((), ())
             return
-        self.numbers.setText(words.step_words(step, not state.compared.no_rows))
-        self.cost.setText(words.cost_words(self._models, state.compared, step))
-        self.layers.show_cells(words.LAYER_HEADS, words.layer_cells(self._models, state.compared, step, state.layer))
-        self.top.show_cells(words.TOP_HEADS, words.top_cells(step))
+        self.numbers.setText(step_words(step, not state.compared.no_rows))
+        self.cost.setText(cost_words(self._models, state.compared, step))
+        self.layers.show_cells(LAYER_HEADS, layer_cells(self._models, state.compared, step, state.layer))
+        self.top.show_cells(TOP_HEADS, top_cells(step))
+
+
+NOT_COMPARED = "This step was not compared: both sides have later ones in common"
+LAYER_HEADS = (
+    ColumnHead("layer", "Layer of the model"),
+    ColumnHead(
+        "K", "By how much K of the newest token differs, as a part of its own size, in the head where it is most"
+    ),
+    ColumnHead(
+        "V", "By how much V of the newest token differs, as a part of its own size, in the head where it is most"
+    ),
+    ColumnHead("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
+)
+TOP_HEADS = (
+    ColumnHead("A", "The most probable next tokens of side A", is_words=True, most=84),
+    ColumnHead("p", "The probability that side A gives it"),
+    ColumnHead("  ", is_words=True),
+    ColumnHead("B", "The most probable next tokens of side B", is_words=True, most=84),
+    ColumnHead("p", "The probability that side B gives it"),
+)
+
+
+def step_words(step: ComparedStep, has_rows: bool) -> str:
+    """`step 12 · KL 0.002 · |Δ logit| 0.1 · same top token`."""
+    words = [f"step {thousands(step.step)}"]
+    if step.divergence is not None:
+        words.append(f"other tokens since position {thousands(step.divergence.num_tokens)}")
+    elif step.is_beyond_rounding is None:
+        return f"{words[0]} · nothing of the step itself is compared, only the rows as they are held now"
+    if step.kl is None or step.max_abs_logit_diff is None:
+        words.append("a side kept no logits of it")
+    else:
+        words += [f"KL {brief(step.kl)} nats", f"|Δ logit| {brief(step.max_abs_logit_diff)}"]
+        words.append("same top token" if step.top1_agrees else "another top token")
+    return " · ".join(words if has_rows else [*words, "logits alone"])
+
+
+Cost = tuple[float | None, int | None]
+
+
+def costs(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tuple[Cost, Cost]:
+    """(milliseconds of the step, bytes of K and V after it) of A and of B, None where unknown. Those of side A are also
+    taken from the window's records."""
+    record, part = (
+        models.timeline.live_path.record(step.step),
+        models.timeline.live_path.part(compared.seq_id, step.step),
+    )
+    (a_ms, b_ms), (a_bytes, b_bytes) = step.ms, step.kv_bytes
+    if record is not None and part is not None:
+        a_ms = record.timings.total_ms if a_ms is None else a_ms
+        a_bytes = part.stored_bytes if a_bytes is None else a_bytes
+    return (a_ms, a_bytes), (b_ms, b_bytes)
+
+
+def cost_words(models: Models, compared: ComparisonStarted, step: ComparedStep) -> str:
+    """`A  3.0 ms · 4.0 KiB     B  4.0 ms · 1.0 KiB`."""
+    sides = []
+    for name, (ms, num_bytes) in zip("AB", costs(models, compared, step), strict=True):
+        words = [milliseconds(ms)] if ms is not None else []
+        words += [byte_size(num_bytes)] if num_bytes is not None else []
+        if words:
+            sides.append(f"{name}  {' · '.join(words)}")
+    return "     ".join(sides)
+
+
+def layer_cells(
+    models: Models, compared: ComparisonStarted, step: ComparedStep, selected: int
+) -> list[tuple[TableCell, ...]]:
+    """A row per layer; the selected one is coloured."""
+    lines: list[tuple[TableCell, ...]] = []
+    for number, layer in enumerate(compared.layers):
+        role: TextRole = "selected" if layer == selected else "text"
+        values = (float(array[number]) for array in (step.keys, step.values, step.attention))
+        cells = (TableCell(_part(value), role, "" if value == value else "Not known of both sides") for value in values)
+        lines.append((TableCell(layer_label(models, layer).removeprefix("L"), role), *cells))
+    return lines
+
+
+def _part(value: float) -> str:
+    return brief(value) if value == value else "–"
+
+
+def top_cells(step: ComparedStep) -> list[tuple[TableCell, ...]]:
+    """The most probable tokens of both sides by rank; ranks with different tokens are coloured."""
+    a, b = step.top
+    lines: list[tuple[TableCell, ...]] = []
+    for rank in range(max(len(a), len(b))):
+        mine, theirs = _at(a, rank), _at(b, rank)
+        is_same = mine is not None and theirs is not None and mine.token_id == theirs.token_id
+        role: TextRole = "text" if is_same else "warning"
+        lines.append((*_candidate(mine, role), TableCell(""), *_candidate(theirs, role)))
+    return lines
+
+
+def _at(candidates: Sequence[Candidate], rank: int) -> Candidate | None:
+    return candidates[rank] if rank < len(candidates) else None
+
+
+def _candidate(found: Candidate | None, role: TextRole) -> tuple[TableCell, TableCell]:
+    if found is None:
+        return TableCell("–", "muted"), TableCell("", "muted")
+    return TableCell(token_label(found.text), role, f"token {found.token_id}"), TableCell(percent(found.prob))

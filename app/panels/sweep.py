@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.axis import ByteTicks
+from app.draw.axis import ByteTicks, Floats, LogScale, log_scale
 from app.draw.format import brief, byte_size, decimal, percent, tick_size
 from app.kit.cells import ColumnHead, TableCell
 from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, Painted
@@ -17,15 +19,93 @@ from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
 from app.kit.widgets import on_change, row
 from app.models import Models
-from app.panels.sweep import draw
-from app.panels.sweep.draw import QUALITIES, Cloud, SweepOutcome
 from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import PRESETS, CacheSpec, cache_summary, size_words
 from engine.spec.codec import parse_codec
 from engine.spec.grid import SweepMode, SweepText, TextKind, grid
 from engine.spec.sampling import Prompt
-from engine.wire.measurements import LEAST_KL, Sweep, SweepRow, Swept
+from engine.wire.measurements import LEAST_KL, Sweep, SweepRow, Swept, Unavailable, front
+
+SweepOutcome = SweepRow | Unavailable
+OTHERS = ("max_abs_logit_diff", "kind", "num_prompt_tokens", "num_steps")
+
+
+class Quality(Struct, frozen=True):
+    """A damage that the plot can set against bytes: its name and tip in the list, the title above the plot, the decades
+    that are always shown (lowest, highest) with the floor, and its number of a row, less being better; None if it was
+    not measured. `has_none`: some modes do no damage of this kind, and are marked at the floor."""
+
+    name: str
+    label: str
+    tip: str
+    title: str
+    decades: tuple[int, int, int]
+    of: Callable[[SweepRow], float | None]
+    has_none: bool = True
+
+
+# A KL that rounding explains counts as zero.
+QUALITIES: Mapping[str, Quality] = {
+    each.name: each
+    for each in (
+        Quality("kl", "KL", "KL of the next token against the model without a cache", "mean KL in nats", (-5, 0, -8),
+                lambda row: row.mean_kl if row.mean_kl >= LEAST_KL else 0.0),
+        Quality("disagreement", "top-1", "Steps whose most probable token is another",
+                "steps with another most probable token", (-2, 0, -3), lambda row: 1 - row.top1_agreement),
+        Quality("perplexity", "perplexity", "Perplexity of the tokens that followed", "perplexity", (0, 1, 0),
+                lambda row: row.perplexity, has_none=False),
+        Quality("forgotten", "forgotten", "The part of a planted fact that does not come out",
+                "part of the fact forgotten", (-2, 0, -3), lambda row: None if row.recall is None else 1 - row.recall),
+    )
+}  # fmt: skip
+
+
+class Cloud(Struct, frozen=True, eq=False):
+    """The points of the rows of one text that store bytes, by `names`: `x` is log2 of the bytes, `y` the damage, 0 … 1
+    on `scale`. `front`: the points of the Pareto front, by ascending bytes."""
+
+    names: tuple[str, ...]
+    x: Floats
+    y: Floats
+    is_lossless: npt.NDArray[np.bool_]
+    front: tuple[int, ...]
+    scale: LogScale
+
+
+def key_of(row: SweepOutcome) -> str:
+    """What identifies a row."""
+    return f"{row.cache} on {row.text}"
+
+
+def cloud_of(rows: Sequence[SweepOutcome], text: str = "", quality: str = "kl") -> Cloud:
+    """The points of a text. A mode that stores nothing has no place on an axis of bytes, and is left out."""
+    shown = QUALITIES[quality]
+    all_of_it = [row for row in rows if isinstance(row, SweepRow) and row.text == text and row.kv_bytes > 0]
+    found = [(row, cost) for row in all_of_it if (cost := shown.of(row)) is not None]
+    num_bytes = np.array([row.kv_bytes for row, _ in found], dtype=np.float64)
+    costs = [cost for _, cost in found]
+    scale = log_scale(costs, *shown.decades)
+    return Cloud(
+        names=tuple(row.cache for row, _ in found),
+        x=np.log2(num_bytes),
+        y=scale.at(costs),
+        is_lossless=np.array([row.lossless for row, _ in found], dtype=np.bool_),
+        front=front(num_bytes.tolist(), costs),
+        scale=scale,
+    )
+
+
+def steps_of(cloud: Cloud) -> tuple[Floats, Floats]:
+    """The front as a step line: between two points, no mode with fewer bytes than the second does less damage than the
+    first."""
+    x = np.repeat(cloud.x[list(cloud.front)], 2)[1:]
+    y = np.repeat(cloud.y[list(cloud.front)], 2)[:-1]
+    return x, y
+
+
+# ---- the panel -------------------------------------------------------------------------------------------------------
+
 
 _DOT, _RING = 8.0, 15.0
 _MARGIN, _FLOOR = 0.45, -0.06
@@ -38,7 +118,7 @@ def sweep_chart(cloud: Cloud, quality: str, labels: Mapping[str, str], marked: s
     texts = [labels.get(name, name) for name in cloud.names]
     marks: list[ChartMark] = [
         *([Band(_FLOOR, 0.045, "good")] if QUALITIES[quality].has_none else []),
-        Curve(*draw.steps_of(cloud), "selected", 1.3),
+        Curve(*steps_of(cloud), "selected", 1.3),
         _dots(cloud, cloud.is_lossless, "good", "panel"),
         _dots(cloud, ~cloud.is_lossless, "accent", "accent"),
         Painted(PointNames(cloud.x, cloud.y, texts, cloud.front, np.flatnonzero(is_marked).tolist()).paint),
@@ -151,8 +231,8 @@ class SweepView(RowsView):
 
     name, measures = "sweep", "sweep"
     button_words, button_name = "Measure all", "Measure every cache mode"
-    columns, others, file_name = COLUMNS, draw.OTHERS, "sweep.csv"
-    key_of = staticmethod(draw.key_of)
+    columns, others, file_name = COLUMNS, OTHERS, "sweep.csv"
+    key_of = staticmethod(key_of)
     table_name, plot_name = "Cache modes side by side", "Bytes against damage of every cache mode"
     choices = (
         (TABLE, "table", "Every mode in numbers; a heading sorts"),
@@ -269,7 +349,7 @@ class SweepView(RowsView):
         if state.rows and not state.is_waiting:
             return []
         request, has_texts = self._asked, len(self.shown_columns()) == len(COLUMNS)
-        done = {draw.key_of(row) for row in state.rows}
+        done = {key_of(row) for row in state.rows}
         missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in done]
         return [
             self.told_instead(TableCell(mode.label, "muted", waits), f"{text}: {waits}" if has_texts else waits, waits)
@@ -283,7 +363,7 @@ class SweepView(RowsView):
         """The plot for the text of the marked row, or of the first row."""
         text = marked.text if marked is not None else state.rows[0].text
         quality = self.quality.currentData()
-        cloud = draw.cloud(state.rows, text, quality)
+        cloud = cloud_of(state.rows, text, quality)
         source = rests_on(state.answers, text) + self._whose(state.answers)
         if len(state.answers[0].request.texts) > 1:
             source += f" · {text}"

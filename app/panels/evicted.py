@@ -1,5 +1,5 @@
 """The Why evicted panel: by which rule and when a row was evicted, its score beside those that were kept, and the
-regret."""
+policy regret: each row's score against the effect of removing it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.draw.axis import FixedTicks, LinearTicks, Tick
+from app.draw.axis import FixedTicks, Floats, LinearTicks, LogScale, Tick, log_scale
 from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.asking import AskingView, MeasuringView
 from app.kit.bars import Surface
@@ -28,12 +28,102 @@ from app.models import Models, Selected
 from app.models.logs import HELD, EvictionLog, LoggedEviction, logged_in, when_evicted
 from app.models.measurement import MeasurementState
 from app.models.places import geometry_of
-from app.panels.evicted import draw
 from engine.counted import counted
 from engine.spec.cache import PRESETS, cache_label
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import Eviction, StepRecord
 from engine.wire.status import EngineStatus
+
+_FLOOR = -10
+
+
+class Ranks(Struct, frozen=True, eq=False):
+    """Scores between `low` and `high`: those of evicted rows with their height in a stack, those of rows kept by score
+    (quantiles, if these are many), and `border`, the lowest that was kept."""
+
+    victims: Floats
+    victim_heights: npt.NDArray[np.int64]
+    survivors: Floats
+    border: float | None
+    low: float
+    high: float
+
+
+def ranks(eviction: Eviction, part: float) -> Ranks:
+    """Arrange the scores. Evicted ones within `part` of the axis are stacked; NaN and -Inf are at the low end."""
+    scores = eviction.scores.astype(np.float64)
+    kept = eviction.survivors.quantiles.astype(np.float64)
+    everything = np.concatenate([scores, kept])
+    finite = everything[np.isfinite(everything)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    victims = np.clip(np.nan_to_num(scores, nan=low, posinf=high, neginf=low), low, high)
+    return Ranks(
+        victims=victims,
+        victim_heights=stacked((victims - low) / (high - low), part),
+        survivors=np.clip(kept, low, high),
+        border=None if eviction.lowest_kept is None else float(eviction.lowest_kept),
+        low=low,
+        high=high,
+    )
+
+
+def stacked(places: Floats, width: float) -> npt.NDArray[np.int64]:
+    """The height of each dot in its stack, so that dots of that width on one line do not cover each other."""
+    heights = np.zeros(len(places), dtype=np.int64)
+    counts: dict[int, int] = {}
+    for index in np.argsort(places, kind="stable"):
+        cell = int(places[index] / max(width, 1e-9))
+        heights[index] = counts.get(cell, 0)
+        counts[cell] = heights[index] + 1
+    return heights
+
+
+def rank_of(eviction: Eviction, position: int) -> int | None:
+    """The rank of an evicted row in its eviction, 1 for the lowest score; None for other rows."""
+    score = eviction.score_of(position)
+    return None if score is None else int((eviction.scores < score).sum()) + 1
+
+
+class Scatter(Struct, frozen=True, eq=False):
+    """Places 0 … 1: `x`, the rule's rank of a row; `y`, the KL of removing it, on `scale`. `is_protected`: sinks and
+    recent rows, which the rule keeps whatever their score; `is_missed`: the rule would evict it before most others
+    although it matters more than most."""
+
+    x: Floats
+    y: Floats
+    is_protected: npt.NDArray[np.bool_]
+    is_missed: npt.NDArray[np.bool_]
+    scale: LogScale
+
+
+def scatter(regret: Regret, num_rows: int) -> Scatter:
+    """The points of a measurement. `num_rows` in the cache and the rule's budget determine which rows are protected."""
+    kl, scores = regret.kl.astype(np.float64), regret.scores.astype(np.float64)
+    scale = log_scale(kl.tolist(), -5, -1, _FLOOR)
+    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
+    retention = regret.request.cache.retention
+    recent = num_rows - retention.recent(retention.num_kept(num_rows))
+    protected = regret.positions < retention.sinks
+    if not retention.is_by_position:  # a rule by position already scores recent rows highest
+        protected |= regret.positions + regret.request.page_size > recent
+    missed = np.zeros(len(kl), dtype=np.bool_)
+    if len(kl) >= 8:
+        missed = (scores <= np.quantile(scores, 0.5)) & (kl >= np.quantile(kl, 0.9)) & (kl > 0) & ~protected
+    return Scatter((scores - low) / max(high - low, 1e-12), scale.at(kl), protected, missed, scale)
+
+
+def page_of(regret: Regret, position: int) -> int | None:
+    """The index of the removed page that contains a position; None if it was not removed."""
+    index = position // regret.request.page_size
+    if not 0 <= index < len(regret.positions):
+        return None
+    return index
+
+
+# ---- the panel -------------------------------------------------------------------------------------------------------
+
 
 _LABEL, _HEAD = 26, 15
 _MOST_CELL, _LEAST_CELL = 22.0, 4.0
@@ -235,7 +325,7 @@ class RegretSheet(QWidget):
         now = self._models.selection.now
         if regret is None or now.position is None or now.seq_id != regret.request.seq_id:
             return None
-        return draw.page_of(regret, now.position)
+        return page_of(regret, now.position)
 
     def _score_words(self, regret: Regret | None) -> str:
         """How the score is defined: for the answer shown, else for the chosen rule."""
@@ -275,7 +365,7 @@ _LEAST_HIGH = 8
 def rank_chart(eviction: Eviction, position: int | None) -> Chart:
     """The scores of the evicted rows, with `position` marked, and of those that stayed (quantiles, if these are
     many)."""
-    found = draw.ranks(eviction, 1 / _BINS)
+    found = ranks(eviction, 1 / _BINS)
     heights = found.victim_heights.astype(np.float64) + 0.6
     top = max(_LEAST_HIGH, float(heights.max(initial=0)) + 1)
     marks: list[ChartMark] = []
@@ -312,7 +402,7 @@ _ENDS = FixedTicks((Tick(0.08, "← goes first"), Tick(0.86, "the rule keeps it 
 def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
     """The scatter plot; the dot `marked` has a ring. `num_rows` in the cache determines which rows the rule never
     evicts."""
-    found = draw.scatter(regret, num_rows)
+    found = scatter(regret, num_rows)
     size = 6.0 if len(found.x) < _MANY else 4.5
     x, y, missed, kept = found.x, found.y, found.is_missed, found.is_protected
     plain = ~missed & ~kept
@@ -557,7 +647,7 @@ class EvictedView(AskingView[EvictedState]):
         score = eviction.score_of(position) if position is not None else None
         parts = []
         if score is not None and position is not None:
-            rank = draw.rank_of(eviction, position)
+            rank = rank_of(eviction, position)
             name = f"{self._name(position)} {position}: " if position != now.position else ""
             parts.append(f"{name}score {brief(score)}")
             if len(eviction.positions) > 1:

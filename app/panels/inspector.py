@@ -1,33 +1,49 @@
-"""The facts that the inspector lists about a token."""
+"""The Inspector panel: everything known of the selected token."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from msgspec import Struct
+from PySide6.QtGui import QFont
 
 from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
-from app.draw.format import brief, decimal, milliseconds, percent, thousands
+from app.draw.format import brief, decimal, milliseconds, percent, thousands, token_label
 from app.draw.matrix import matrix_of
-from app.kit.facts import Fact
+from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.heatmap import words_at
 from app.kit.painting import signed_colors
-from app.kit.provenance import DEQUANTISED, EXACT, STORED_NOW, eviction_of, holders_of, score_words, shown_record
-from app.kit.theme import current_theme
+from app.kit.provenance import (
+    DEQUANTISED,
+    EXACT,
+    STORED_NOW,
+    Provenance,
+    eviction_of,
+    holders_of,
+    score_words,
+    shown_record,
+    source_of,
+)
+from app.kit.reader import EDITS, SELECTION, STEPS, pictures
+from app.kit.theme import current_theme, font_fixed
+from app.kit.view import View
+from app.kit.widgets import column, plain_label
 from app.models import Models, Token
+from app.models.pictures import ATTENTION, ROW, TABLE, WALL
 from app.models.places import geometry_of, layer_label, num_source, page_of
 from engine.counted import counted
 from engine.wire.pictures import AttentionPicture, RowPicture
 from engine.wire.records import StepRecord
 
-SURPRISAL = "Minus the logarithm of the probability that the model gave this token before it came."
-ATTENTION = (
+_SURPRISAL_TIP = "Minus the logarithm of the probability that the model gave this token before it came."
+_ATTENTION_TIP = (
     "The share of its attention in this layer that the newest token gives this one: a bar for each head, from left to "
     "right, and their mean."
 )
-EVICTED = "The selected layer and kv head hold its row no more."
+_EVICTED_TIP = "The selected layer and kv head hold its row no more."
 _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
 
@@ -90,13 +106,13 @@ def _about(models: Models, token: Token) -> list[Fact]:
             )
         )
     elif token.position == source > 0:
-        facts.append(Fact("surprisal", "the decoder starts from it", role="muted", tip=SURPRISAL))
+        facts.append(Fact("surprisal", "the decoder starts from it", role="muted", tip=_SURPRISAL_TIP))
     elif token.surprisal is None:
         short = token.no_surprisal.split(":")[0]
-        facts.append(Fact("surprisal", token.no_surprisal, role="muted", short=short, tip=SURPRISAL))
+        facts.append(Fact("surprisal", token.no_surprisal, role="muted", short=short, tip=_SURPRISAL_TIP))
     else:
         bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
-        facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats", tip=SURPRISAL))
+        facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats", tip=_SURPRISAL_TIP))
     return facts
 
 
@@ -182,13 +198,13 @@ def _viewed(models: Models, token: Token, attention: AttentionPicture | None) ->
     if (weights := attention_draw.received(attention, token.position)) is None:
         is_pooled = attention.request.lens == "attention" and matrix.span_of(token.position) is not None
         how = f"one of {matrix.per_column} in a column: zoom in"
-        return [Fact(label, how, role="muted", short="zoom in", tip=ATTENTION)] if is_pooled else []
+        return [Fact(label, how, role="muted", short="zoom in", tip=_ATTENTION_TIP)] if is_pooled else []
     held = weights[~matrix.is_gone[:, token.position - matrix.start]]
     if not held.size:
-        return [Fact(label, "its row was evicted", role="muted", tip=ATTENTION)]
+        return [Fact(label, "its row was evicted", role="muted", tip=_ATTENTION_TIP)]
     bars = tuple(float(weight) for weight in np.nan_to_num(weights))
     share = f"mean {percent(float(held.mean()))}"
-    return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=ATTENTION)]
+    return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=_ATTENTION_TIP)]
 
 
 def _values(models: Models, row: RowPicture | None) -> list[Fact]:
@@ -253,10 +269,10 @@ def _gone(models: Models, row: RowPicture) -> list[Fact]:
     label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
     eviction = eviction_of(models, now.layer, now.kv_head, row.request.position, step)
     if eviction is None:
-        return [Fact(label, "evicted by now" if is_now else "evicted", role="muted", tip=EVICTED)]
+        return [Fact(label, "evicted by now" if is_now else "evicted", role="muted", tip=_EVICTED_TIP)]
     scores = score_words(models, eviction)
     facts = [
-        Fact(label, f"evicted at step {thousands(eviction.step)}", role="muted", tip=EVICTED),
+        Fact(label, f"evicted at step {thousands(eviction.step)}", role="muted", tip=_EVICTED_TIP),
         Fact(eviction.rule, tip="The rule that evicted it."),
     ]
     tip = "Its score when it was evicted, and the lowest score of a row that was kept."
@@ -287,3 +303,62 @@ def _warnings(models: Models, record: StepRecord, token: Token) -> list[Fact]:
         tip = "Where NaN or Inf was found, and how many numbers."
         facts.append(Fact("⚠ not a number", f"{place} · {thousands(bad.count)}", role="bad", tip=tip))
     return facts
+
+
+# ---- the panel -------------------------------------------------------------------------------------------------------
+
+
+class InspectorState(Struct, frozen=True):
+    """A token at a step, with its facts. `is_newest`: no token is selected."""
+
+    token: Token
+    step: int
+    is_newest: bool
+    facts: tuple[Fact, ...]
+
+
+class InspectorView(View[InspectorState]):
+    """Follows the selection; without a selected token it shows the newest."""
+
+    name = "inspector"
+    follows = (SELECTION, STEPS, EDITS, pictures(ROW, ATTENTION, TABLE, WALL, at_rest=True))
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium), can_select=True)
+        self._text.setMinimumWidth(1)
+        self.facts = Facts()
+        self.facts.setAccessibleName("Facts about the token")
+        self.set_body(column(self._text, 6, (WholeLines(self.facts), 1), spacing=0))
+        self.follow(models)
+
+    def want(self, *, is_visible: bool) -> None:
+        self._models.viewport.update(wants_row=is_visible)
+
+    def read(self) -> InspectorState | str:
+        record, token = shown_record(self._models), self._token()
+        if record is None or token is None:
+            now = self._models.selection.now
+            if record is not None and (now.position or 0) in range(1, self._models.timeline.num_tokens(now.seq_id)):
+                return f"Token {thousands(now.position or 0)} was not there yet after step {thousands(record.step)}."
+            return "Click a token, a column or a page to see everything about it."
+        facts = token_facts(self._models, record, token)
+        return InspectorState(token, record.step, self._models.selection.now.position is None, facts)
+
+    def _token(self) -> Token | None:
+        now = self._models.selection.now
+        count = self._models.timeline.num_tokens(now.seq_id, now.step)
+        position = now.position if now.position is not None else count - 1
+        tokens = self._models.timeline.tokens(now.seq_id)
+        # a position that this step has not reached has no token here
+        return tokens[position] if 0 <= position < min(count, len(tokens)) else None
+
+    def provenance(self, state: InspectorState) -> Provenance:
+        return source_of(self._models, "recorded", "", state.step)
+
+    def show_state(self, state: InspectorState) -> None:
+        self.set_detail("newest token" if state.is_newest else f"token {thousands(state.token.position)}")
+        label = token_label(state.token.text, 40)
+        if label != self._text.text():
+            self._text.setText(label)
+        self.facts.show_facts(state.facts)

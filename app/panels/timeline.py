@@ -1,28 +1,129 @@
-"""Paints the timeline: the line with ticks and marks, the handle, and what follows the newest node."""
+"""The timeline: drag it to look back. Ticks show each token's surprisal; marks show forced tokens, edits, changes of
+the cache mode, where other branches begin, at which steps a condition or a breakpoint held and where a run
+halted.
+
+The branch that was left after the live step is dimmed; a click shows its steps. If the live step can continue instead,
+a place ahead of it can be chosen to run to."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
-from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QImage, QPainter, QPen, QPolygonF
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QContextMenuEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.draw.format import thousands
+from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.heatmap import paint_mark
 from app.kit.painting import TextPainter, argb, pixels_image, veil_image
+from app.kit.reader import BOOKMARKS, BREAKPOINTS, EACH_STEP, SELECTION, STATUS, Reader, SignalSource
 from app.kit.theme import current_theme, font_fixed, font_text
-from app.kit.words import MARK_WIDTH, paint_ribbon
+from app.kit.widgets import Opaque, TellsPlaces
+from app.kit.words import MARK_WIDTH, node_lines, paint_ribbon, tip_lines
 from app.models import Models
-from app.models.timeline import PathMark
-from app.panels.timeline.draw import StepTicks, stamped
+from app.models.sequence_status import can_go_on
+from app.models.timeline import PathMark, path_marks, steps_ahead
 from engine.counted import counted
 from engine.wire.records import StepRecord
+
+FULL_SURPRISAL = 8.0
+MOST = 16384  # blocks: an even number, and several for every pixel of a wide screen
+
+
+class StepTicks:
+    """Tick height and forced tokens of the nodes of a path, in at most `most` blocks of equally many nodes. Adding
+    nodes costs O(new nodes); drawing does not depend on the length of the history."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._count = 0
+        self._per_block = 1
+        self._last: tuple[int, StepRecord | None] | None = None
+        self._heights = np.zeros(most, np.float32)
+        self._forced = np.zeros(most, np.bool_)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, nodes: Sequence[int], record_of: Callable[[int], StepRecord | None]) -> None:
+        """Add the nodes that are new, with the records of their steps; all are read again if the path is another
+        one."""
+        if self._count > len(nodes) or (self._count and not self._is_last(nodes[self._count - 1], record_of)):
+            self._clear()
+        for index in range(self._count, len(nodes)):
+            if index // self._per_block >= len(self._heights):
+                self._join_blocks()
+            if (record := record_of(nodes[index])) is not None:
+                self._enter(index, record)
+        self._count = len(nodes)
+        self._last = (nodes[-1], record_of(nodes[-1])) if nodes else None
+
+    def _is_last(self, node: int, record_of: Callable[[int], StepRecord | None]) -> bool:
+        return self._last is not None and self._last[0] == node and self._last[1] is record_of(node)
+
+    def put(self, index: int, record: StepRecord) -> None:
+        """Replace the record of a step by one with more surprisals."""
+        if index < self._count:
+            self._enter(index, record)
+        if index == self._count - 1:
+            self._last = record.step, record
+
+    def columns(self, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """For every pixel column the highest tick, and whether a token was forced there."""
+        heights, forced = np.zeros(width, dtype=np.float32), np.zeros(width, dtype=bool)
+        if not self._count:
+            return heights, forced
+        firsts = np.arange(0, self._count, self._per_block)
+        middles = (firsts + np.minimum(firsts + self._per_block, self._count) - 1) / 2
+        places = np.round(middles * (width - 1) / max(1, self._count - 1)).astype(np.intp)
+        np.maximum.at(heights, places, self._heights[: len(firsts)])
+        forced[places[self._forced[: len(firsts)]]] = True
+        return heights, forced
+
+    def _enter(self, index: int, record: StepRecord) -> None:
+        height, is_forced = _tick(record)
+        block = index // self._per_block
+        self._heights[block] = max(self._heights[block], height)
+        self._forced[block] |= is_forced
+
+    def _join_blocks(self) -> None:
+        """Join pairs of blocks, each keeping the greater height."""
+        for array in (self._heights, self._forced):
+            half = len(array) // 2
+            array[:half] = np.maximum(array[0 : 2 * half : 2], array[1 : 2 * half : 2])
+            array[half:] = 0
+        self._per_block *= 2
+
+    def _clear(self) -> None:
+        self._count, self._per_block = 0, 1
+        self._heights[:] = 0
+        self._forced[:] = False
+
+
+def stamped(places: npt.NDArray[np.intp], width: int, stamp: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The opacity, `[height, width + stamp's width - 1]`, of a stamp painted at each of some columns of `width`,
+    overlapping as a painter would."""
+    height, across = stamp.shape
+    clear = np.ones((height, width + across - 1), dtype=np.float32)
+    for shift in range(across):
+        clear[:, places + shift] *= 1 - stamp[:, shift, None]
+    return 1 - clear
+
+
+def _tick(record: StepRecord) -> tuple[float, bool]:
+    """A step's tick: its height, from the greatest surprisal, and whether a token was forced."""
+    surprises = [s for part in record.sequences for s in part.surprisal if s is not None]
+    is_forced = any(part.forced and part.phase == "decode" for part in record.sequences)
+    return min(1.0, max(surprises, default=0.0) / FULL_SURPRISAL), is_forced
+
+
+# ---- what is painted -------------------------------------------------------------------------------------------------
+
 
 SIDE = 52.0
 LEFT_SHARE, LEAST_LEFT = 0.4, 60.0  # space of the branch that was left: at most this part of the line, least pixels
@@ -367,3 +468,189 @@ def _triangle(ratio: float) -> npt.NDArray[np.float32]:
     painter.end()
     pixels = np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), image.bytesPerLine())
     return pixels[:, : image.width()].astype(np.float32) / np.float32(255)
+
+
+# ---- the bar ---------------------------------------------------------------------------------------------------------
+
+
+class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
+    """Writes the selected step; the newest node of the path is the live one. Signals: `ran_here()`, run to the chosen
+    place; `menu_wanted(point on the screen)`, for that place or the step shown."""
+
+    follows = (EACH_STEP, SELECTION, STATUS, BREAKPOINTS, BOOKMARKS, SignalSource("history", ("reshaped",)))
+
+    ran_here = Signal()
+    menu_wanted = Signal(object)
+
+    def __init__(self, models: Models) -> None:
+        super().__init__()
+        self._ticks = StepTicks()
+        self._picture = TimelinePicture(models, self._ticks)
+        self._marked: tuple[int, int | None] = (-1, None)  # the history's shape and the tip that `_marks` belong to
+        self.marks: tuple[PathMark, ...] = ()
+        self._pointed_ahead = 0
+        self.setFixedHeight(HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setMouseTracking(True)
+        self.setAccessibleName("Timeline of steps")
+        self.set_background()
+        models.timeline.filled.connect(self._on_filled)  # connected first, so that ticks are updated before `read`
+        self.follow(models)
+
+    def sizeHint(self) -> QSize:
+        return QSize(600, HEIGHT)
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def read(self) -> TimelineState | str:
+        timeline, history, now = self._models.timeline, self._models.history, self._models.selection.now
+        nodes = timeline.nodes
+        self._ticks.take(nodes, timeline.record)
+        if not nodes or timeline.latest is None:
+            return "No step was taken."
+        last = len(nodes) - 1
+        index = last if now.step is None else min(bisect_left(nodes, now.step), last)
+        behind = steps_ahead(history, history.live) if timeline.is_of_live else ()
+        left = Left(len(behind), behind[-1]) if behind else None
+        goes_on = timeline.is_of_live and left is None and can_go_on(self._models)
+        if self._marked != (history.shape, nodes[-1]):
+            self._marked, self.marks = (history.shape, nodes[-1]), path_marks(history, nodes[-1])
+        return TimelineState(
+            nodes[0], nodes[-1], timeline.latest, len(nodes), index, nodes[index], now.step is None,
+            self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self.marks,
+            FoundSteps.of(self._models), self._noted(),
+        )  # fmt: skip
+
+    def _live_index(self) -> int | None:
+        timeline, history = self._models.timeline, self._models.history
+        if timeline.is_of_live:
+            return None
+        common = history.common_ancestor(timeline.tip, history.live)
+        return None if common is None else timeline.node_index(common)
+
+    def _noted(self) -> tuple[int, ...]:
+        """The indices on the path of nodes with a bookmark."""
+        places = map(self._models.timeline.node_index, self._models.bookmarks.on_steps())
+        return tuple(at for at in places if at is not None)
+
+    def show_state(self, state: TimelineState) -> None:
+        self.setAccessibleDescription(state.words)
+        self.update()
+
+    def show_nothing(self, why: str) -> None:
+        self.setAccessibleDescription(why)
+        self.update()
+
+    def _on_filled(self, index: int) -> None:
+        """Update the tick of a step whose record has got its surprisals."""
+        record = self._models.timeline.records[index]
+        self._ticks.put(self._models.timeline.node_index(record.step) or 0, record)
+        self.update()
+
+    @property
+    def track(self) -> TimelineTrack:
+        """The present track."""
+        left = self.state.left if self.state is not None else None
+        goes_on = self.state is not None and self.state.goes_on
+        return TimelineTrack(self.width(), len(self._ticks), left.count if left is not None else 0, goes_on)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_background(painter)
+        self._picture.paint(painter, self.track, self.state, has_focus=self.hasFocus())
+
+    # ---- moving --------------------------------------------------------------------------------------------------
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._choose(event.position().x())
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        """Run to a place ahead. On the path a double click does nothing: its first click has selected the step."""
+        if event.button() == Qt.MouseButton.LeftButton and self.track.ahead_at(event.position().x()):
+            self._choose(event.position().x())
+            self.ran_here.emit()
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        if event.reason() == QContextMenuEvent.Reason.Mouse:
+            self._choose(event.pos().x())
+        self.menu_wanted.emit(event.globalPos())
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        x = event.position().x()
+        if event.buttons() & Qt.MouseButton.LeftButton:
+            if not self._models.selection.now.ahead:
+                self._scrub(x)
+            elif self.track.ahead_at(x):
+                self._choose(x)
+        else:
+            self._point(self.track.ahead_at(x))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._point(0)
+
+    def _point(self, num_steps: int) -> None:
+        if num_steps != self._pointed_ahead:
+            self._pointed_ahead = num_steps
+            self.refresh()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        leaps = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1, Qt.Key.Key_PageUp: -8, Qt.Key.Key_PageDown: 8}
+        leap = leaps.get(Qt.Key(event.key()))
+        if leap is None:
+            super().keyPressEvent(event)
+            return
+        timeline, selection = self._models.timeline, self._models.selection
+        selection.update(step=timeline.neighbour(selection.now.step, leap))
+
+    def _choose(self, x: float) -> None:
+        """Select the node at `x`, of the path or of the branch that was left, or choose a place ahead."""
+        behind, selection = self._left_at(x), self._models.selection
+        if behind is not None:
+            selection.update(step=behind)
+        elif num_steps := self.track.ahead_at(x):
+            selection.update(step=None, ahead=num_steps)
+        else:
+            self._scrub(x)
+
+    def _scrub(self, x: float) -> None:
+        nodes = self._models.timeline.nodes
+        if nodes:
+            self._models.selection.update(step=nodes[self.track.index_at(x)], ahead=0)
+
+    def _left_at(self, x: float) -> int | None:
+        """The node at `x` on the branch that was left; None if there is none."""
+        index, history = self.track.left_at(x), self._models.history
+        behind = steps_ahead(history, history.live) if index is not None else ()
+        return behind[index] if index is not None and index < len(behind) else None
+
+    # ---- tips ----------------------------------------------------------------------------------------------------
+
+    def tip_at(self, place: QPoint) -> str:
+        x = place.x()
+        if not len(self._ticks):
+            return ""
+        if (behind := self._left_at(x)) is not None and self.state is not None and self.state.left is not None:
+            return f"{self._tip_of(behind)}\n{self.state.left.words}: click looks at it"
+        if num_steps := self.track.ahead_at(x):
+            ahead = f"{counted(num_steps, 'step')} ahead of the live step"
+            return f"{ahead}\nDouble click runs to here, the right button offers more"
+        return self._tip_of(self._models.timeline.nodes[self.track.index_at(x)])
+
+    def _tip_of(self, node: int) -> str:
+        record = self._models.history.record(node) or self._models.timeline.record(node)
+        if record is None:
+            notes = tip_lines(*self._models.bookmarks.on_steps().get(node, ()))
+            return "\n".join((*node_lines(self._models, node), *notes))
+        return self._tip(record)
+
+    def _tip(self, record: StepRecord) -> str:
+        part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
+        part = part if part is not None else next(iter(record.sequences), None)
+        texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
+        took_ms = record.timings.total_ms  # 0: not measured
+        head = f"step {thousands(record.step)} · {record.phase}{f' · {milliseconds(took_ms)}' if took_ms else ''}"
+        notes = tip_lines(*self._models.bookmarks.on_steps().get(record.step, ()))
+        return "\n".join(line for line in (head, texts, *words_at(self._models, record.step), *notes) if line)

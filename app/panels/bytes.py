@@ -1,0 +1,651 @@
+"""The memory ledger: predicted, stored and reserved bytes, with a name for every difference; by layer, and over the
+steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from PySide6.QtCore import QPoint, QRect, QRectF, Qt
+from PySide6.QtGui import QAccessible, QImage, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QWidget
+
+from app.draw.axis import ByteTicks, LinearTicks, StepAxis, StepSeries
+from app.draw.format import byte_size, thousands, tick_size
+from app.kit.bars import ColorKey, names_of
+from app.kit.cells import CellTable, ColumnHead, TableCell
+from app.kit.chart import Chart, ChartMark, Curve, Dots, SelectedLine
+from app.kit.facts import PITCH, Fact, Facts, WholeLines, term_facts
+from app.kit.painting import TextPainter, argb, pixels_image
+from app.kit.plot import StepPlot
+from app.kit.provenance import Provenance, shown_record, source_of
+from app.kit.reader import SELECTION, STEPS
+from app.kit.theme import TextRole, Themed, current_theme, font_fixed, font_text
+from app.kit.view import MARGIN, STRIP_HEIGHT, View
+from app.kit.widgets import Opaque, TellsPlaces, column, holder, stack
+from app.models import Models
+from engine.spec.terms import Term
+from engine.wire.records import CacheBytes, LayerBytes, StepRecord
+
+FigureKey = Literal[
+    "predicted", "beyond_formula", "below_formula", "stored", "named", "unnamed", "reserved", "looking", "kept",
+    "weights", "other", "allocator", "rest", "process", "peak", "device",
+]  # fmt: skip
+BytesPart = Literal["stored", "reserved", "transient", "looking"]
+
+
+class LedgerLine(Struct, frozen=True):
+    """One line. `is_gap`: the difference between the lines around it; `is_within`: a part of the line above;
+    `num_bytes` None: unknown. `name` is the engine's name of a `named` gap."""
+
+    key: FigureKey
+    num_bytes: int | None
+    is_gap: bool = False
+    is_within: bool = False
+    name: str = ""
+    part: BytesPart | None = None
+
+
+class LayerBar(Struct, frozen=True):
+    """One layer as fractions of the largest: stored within reserved, beside predicted.
+
+    `pieces` split the stored bytes, from the bottom up: those of tokens, then those with a name of their own.
+    """
+
+    layer: int
+    kind: str
+    stored: float
+    reserved: float
+    predicted: float
+    pieces: tuple[float, ...]
+    source: LayerBytes
+    name: str
+
+
+class LayerTable(Struct, frozen=True):
+    """Every layer in numbers. `names` are the columns between formula and reserved: `stored` parts, `reserved` ones,
+    then `transient` ones, which are in no sum: as they do not live at the same time, their maximum counts. Each row and
+    `total` have one number per column."""
+
+    names: tuple[tuple[str, BytesPart], ...]
+    rows: tuple[tuple[LayerBytes, tuple[int, ...]], ...]
+    total: tuple[int, ...]
+
+
+def ledger(held: CacheBytes) -> tuple[LedgerLine, ...]:
+    """The lines: predicted, stored, reserved, held for looking, allocator, process, and the differences between them.
+
+    stored + gaps = reserved; a gap without a name is a line of its own and never left out.
+    """
+    lines: list[LedgerLine] = [LedgerLine("predicted", held.predicted)]
+    difference = held.stored - held.predicted
+    if difference:
+        lines.append(LedgerLine("beyond_formula" if difference > 0 else "below_formula", difference, is_gap=True))
+    lines += [LedgerLine("stored", held.stored), *_named(held, "stored")]
+    room = _named(held, "reserved")
+    unnamed = held.reserved - held.stored - sum(entry.num_bytes or 0 for entry in room)
+    lines += room
+    if unnamed:
+        lines.append(LedgerLine("unnamed", unnamed, is_gap=True))
+    lines.append(LedgerLine("reserved", held.reserved))
+    copied = max((_of(layer, "transient") for layer in held.layers), default=0)
+    if copied:
+        name = next(gap.name for layer in held.layers for gap in layer.gaps if gap.part == "transient")
+        lines.append(LedgerLine("named", copied, name=name, part="transient"))
+    lines += [LedgerLine("looking", held.looking), *_named(held, "looking")]
+    lines += [LedgerLine("kept", held.kept, is_within=True)] if held.kept else []
+    lines += [LedgerLine("weights", held.weights)] if held.weights else []
+    return (*lines, *_memory(held))
+
+
+def _memory(held: CacheBytes) -> list[LedgerLine]:
+    """What allocator and process hold, and what of it is in no line above: workspace of forwards, and for a process the
+    program and its libraries. Then the peak since the step before, and the use of the device by all programs."""
+    known = held.reserved + held.looking + held.weights
+    lines: list[LedgerLine] = []
+    if held.allocator is not None:
+        lines.append(LedgerLine("other", held.allocator - known, is_gap=True))
+    elif held.process > known:
+        lines.append(LedgerLine("rest", held.process - known, is_gap=True))
+    # a process never holds 0 bytes: 0 is in records that were not measured, such as those of a foreign file
+    lines += [LedgerLine("allocator", held.allocator), LedgerLine("process", held.process or None)]
+    lines += [LedgerLine("peak", held.peak)] if held.peak is not None else []
+    return lines + ([LedgerLine("device", held.device)] if held.device is not None else [])
+
+
+def _named(held: CacheBytes, part: BytesPart) -> list[LedgerLine]:
+    """The gaps of a part by name, summed over layers, in the order in which layers name them."""
+    sums: dict[str, int] = {}
+    for gap in (gap for layer in held.layers for gap in layer.gaps if gap.part == part):
+        sums[gap.name] = sums.get(gap.name, 0) + gap.num_bytes
+    is_gap = part == "reserved"
+    return [LedgerLine("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
+
+
+def _of(layer: LayerBytes, part: BytesPart) -> int:
+    return sum(gap.num_bytes for gap in layer.gaps if gap.part == part)
+
+
+def within(layers: Iterable[LayerBytes]) -> tuple[str, ...]:
+    """The names of stored bytes that are not numbers of tokens, in the order of a bar's pieces."""
+    return tuple(dict.fromkeys(gap.name for layer in layers for gap in layer.gaps if gap.part == "stored"))
+
+
+def layer_name(layer: LayerBytes, held: CacheBytes) -> str:
+    """`L3`, or `X1` for a cross layer; cross layers come after all others."""
+    num_own = sum(one.kind != "cross" for one in held.layers)
+    return f"X{layer.layer - num_own}" if layer.kind == "cross" else f"L{layer.layer}"
+
+
+def layer_bars(held: CacheBytes) -> tuple[LayerBar, ...]:
+    most = max((max(layer.reserved, layer.stored, layer.predicted) for layer in held.layers), default=0)
+    names = within(held.layers)
+    return tuple(_bar(layer, layer_name(layer, held), max(most, 1), names) for layer in held.layers)
+
+
+def _bar(layer: LayerBytes, name: str, most: int, names: tuple[str, ...]) -> LayerBar:
+    parts = [sum(gap.num_bytes for gap in layer.gaps if gap.name == name and gap.part == "stored") for name in names]
+    return LayerBar(
+        layer=layer.layer,
+        kind=layer.kind,
+        stored=layer.stored / most,
+        reserved=layer.reserved / most,
+        predicted=layer.predicted / most,
+        pieces=tuple(part / most for part in (layer.stored - sum(parts), *parts)),
+        source=layer,
+        name=name,
+    )
+
+
+class BarColors(Struct, frozen=True):
+    """0xAARRGGBB of reserved bytes, of the pieces of stored ones (bottom up), and of the formula's line."""
+
+    reserved: int
+    pieces: tuple[int, ...]
+    formula: int
+
+
+def paint_bars(
+    bars: Sequence[LayerBar], width: int, height: int, pitch: float, gap: int, colors: BarColors
+) -> npt.NDArray[np.uint32]:
+    """`[height, width]`: one bar per `pitch` pixels, stored bytes within reserved ones, on transparent ground."""
+    pixels = np.zeros((height, width), dtype=np.uint32)
+    for index, bar in enumerate(bars):
+        left = round(index * pitch)
+        column = pixels[:, left : max(round((index + 1) * pitch) - gap, left + 1)]
+        column[height - round(height * bar.reserved) :] = colors.reserved
+        foot = float(height)
+        for piece, color in zip(bar.pieces, colors.pieces, strict=False):
+            tall = max(height * piece, 1.0) if piece > 0 else 0.0  # at least one pixel, if not zero
+            column[max(0, round(foot - tall)) : round(foot)] = color
+            foot -= tall
+        at = max(0, height - round(height * bar.predicted) - 1)  # just above a bar of the same height
+        column[at : at + max(1, gap // 4)] = colors.formula
+    return pixels
+
+
+def layer_table(held: CacheBytes) -> LayerTable:
+    """Formula, stored with its parts, every named gap, reserved, and the transient bytes while attention runs."""
+    order: tuple[BytesPart, ...] = ("stored", "reserved", "transient")
+    names = tuple(
+        dict.fromkeys(
+            (gap.name, gap.part) for part in order for layer in held.layers for gap in layer.gaps if gap.part == part
+        )
+    )
+    rows = tuple((layer, _numbers(layer, names)) for layer in held.layers)
+    columns = [[numbers[i] for _, numbers in rows] for i in range(len(names) + 3)]
+    is_brief = [False, False, *(part == "transient" for _, part in names), False]
+    total = tuple(max(c, default=0) if brief else sum(c) for c, brief in zip(columns, is_brief, strict=True))
+    return LayerTable(names, rows, total)
+
+
+def _numbers(layer: LayerBytes, names: tuple[tuple[str, BytesPart], ...]) -> tuple[int, ...]:
+    gaps = {(gap.name, gap.part): gap.num_bytes for gap in layer.gaps}
+    return layer.predicted, layer.stored, *(gaps.get(name, 0) for name in names), layer.reserved
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+class GapWords(Struct, frozen=True):
+    """A gap's label, a short one for the head of a column, and what takes the bytes."""
+
+    label: str
+    short: str
+    tip: str
+
+
+# By the engine's name of a gap
+_GAPS = {
+    "scales and offsets": GapWords("scales and offsets", "scales", "What turns the codes back into numbers."),
+    "exact residual": GapWords("exact residual", "residual", "The newest rows, which the codec leaves as they are."),
+    "positions of the rows kept": GapWords(
+        "positions of rows", "positions", "Where each kept row stood, as evicted rows leave holes."
+    ),
+    "room to grow": GapWords("room to grow", "room", "Storage for rows that are still to come."),
+    "dequantised copy": GapWords(
+        "dequantised copy", "copy", "The numbers that attention reads, turned back from the codes of one layer."
+    ),
+    "page slack": GapWords("page slack", "slack", "Free slots in the last page of each sequence."),
+    "pages not in use": GapWords("pages not in use", "unused", "Pages of the pool that hold no row of a sequence."),
+    "padding to the reserved length": GapWords(
+        "padding, to full length", "padding", "Rows reserved at once and not written yet."
+    ),
+    "rows kept for going back": GapWords(
+        "for going back", "for going back", "Rows that the newest steps replaced or evicted, so that one can go back."
+    ),
+    "attention that the rule remembers": GapWords(
+        "remembered attention", "remembered attention", "What the rule adds up to choose the rows it evicts."
+    ),
+}
+
+
+def gap_words(name: str) -> GapWords:
+    """The words for a gap, from the engine's name."""
+    return _GAPS.get(name, GapWords(name, name, "Bytes beside the rows of tokens."))
+
+
+def layer_words(layer: LayerBytes) -> str:
+    """A layer's sum in full: stored bytes, which of these are not numbers of tokens, and what makes up the rest."""
+    lines = [f"layer {layer.layer} ({layer.kind})" + (f" on {layer.device}" if layer.device else "")]
+    lines.append(f"{thousands(layer.predicted)}  by formula")
+    lines.append(f"{thousands(layer.stored)}  stored")
+    signs = {
+        "stored": "of these",
+        "reserved": "+",
+        "transient": "while attention runs",
+        "looking": "aside",
+    }
+    order = ("stored", "reserved", "transient", "looking")
+    for gap in sorted(layer.gaps, key=lambda gap: order.index(gap.part)):
+        lines.append(f"   {signs[gap.part]} {thousands(gap.num_bytes)}  {gap_words(gap.name).label}")
+    lines.append(f"{thousands(layer.reserved)}  reserved")
+    return "\n".join(lines)
+
+
+def formula_label(terms: Sequence[Term]) -> str:
+    """The label of the predicted bytes: the formula itself if it is one product."""
+    if not terms:
+        return "predicted by formula"
+    return f"formula {terms[0].symbols}" if len(terms) == 1 else f"formula, sum of {len(terms)}"
+
+
+def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
+    """The lines of the ledger, and the formula of the predicted bytes, filled in, below these. `is_shared`: sequences
+    share pages."""
+    words = {**_FIGURES, "predicted": (formula_label(held.terms), _FIGURES["predicted"][1])}
+    if is_shared:
+        words["below_formula"] = _SHARED
+    predicted, *others = (_line(entry, *_words_of(entry, words)) for entry in ledger(held))
+    return (predicted, *term_facts(held.terms), *others)
+
+
+# The figures of the ledger: label, and what it counts
+_FIGURES: dict[FigureKey, tuple[str, str]] = {
+    "predicted": ("predicted by formula", "What the rows take by the formula of this cache mode."),
+    "beyond_formula": ("stored beyond the formula", "Stored bytes that the formula does not have."),
+    "below_formula": ("left the window, or not kept", "Rows of the formula that have left the window or were evicted."),
+    "stored": ("stored in tensors", "Bytes of tensors that hold rows of tokens."),
+    "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
+    "reserved": ("reserved in storage", "All that the storage of the cache really holds."),
+    "looking": (
+        "kept by KV Loupe",
+        "What KV Loupe keeps to show and to go back; the cache itself does not need it.",
+    ),
+    "kept": ("checkpoints", "States of the cache that are kept so that a step can be gone on from."),
+    "weights": ("weights of the model", "The parameters of the model, in the memory of its device."),
+    "other": ("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards."),
+    "rest": ("the program itself", "What the process holds beyond the lines above: program and libraries."),
+    "allocator": ("held by the allocator", "Memory of the device that torch's allocator has taken."),
+    "process": ("process, resident", "Memory of the engine's process that is in RAM."),
+    "peak": ("peak since the step before", "The most that the allocator held at once during the step."),
+    "device": ("on the device, all programs", "Memory of the device in use, by all programs."),
+}
+_SHARED = ("shared, stored once", "Rows that several sequences share: the formula counts them for each.")
+
+
+def _words_of(entry: LedgerLine, words: Mapping[FigureKey, tuple[str, str]]) -> tuple[str, str]:
+    gap = gap_words(entry.name)
+    return words.get(entry.key, (gap.label, gap.tip))
+
+
+def _line(entry: LedgerLine, label: str, tip: str) -> Fact:
+    if entry.is_within:
+        label = f"of which {label}"
+    if entry.part == "transient":
+        label = f"{label}, briefly"
+    if entry.num_bytes is None:
+        unknown = "not recorded" if entry.key == "process" else "cannot be asked here"
+        return Fact(label, unknown, role="muted", tip=tip)
+    size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
+    is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
+    sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""
+    role: TextRole = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
+    has_rule = entry.key in ("looking", "allocator")
+    return Fact(label, sign + thousands(entry.num_bytes), size, role, int(is_aside), has_rule=has_rule, tip=tip)
+
+
+_TIPS = {
+    "stored": "part of what is stored",
+    "reserved": "between stored and reserved: stored and all of these make what is reserved",
+    "transient": "lives only while the layer's attention runs: in no sum",
+    "looking": "",
+}
+_SIGNS = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
+
+Cells = tuple[tuple[ColumnHead, ...], tuple[tuple[TableCell, ...], ...]]
+
+
+def layer_cells(held: CacheBytes) -> Cells:
+    """(heads, rows) of the table of layers: formula, stored with its parts, every gap, and reserved. Each row adds
+    up."""
+    table = layer_table(held)
+    heads = (
+        ColumnHead("layer", "the layer and its kind; point at it for its sum", is_words=True),
+        ColumnHead("formula", "what the rows kept take by formula"),
+        ColumnHead("stored", "in tensors, for rows that hold tokens"),
+        *(_gap_head(gap_words(name), part) for name, part in table.names),
+        ColumnHead("reserved", "what storage really holds"),
+    )
+    signs = ["", "", *(_SIGNS[part] for _, part in table.names), ""]
+    quiet: list[TextRole] = ["muted"] * len(table.names)
+    roles: list[TextRole] = ["muted", "text", *quiet, "text"]
+
+    def cells(numbers: Sequence[int]) -> tuple[TableCell, ...]:
+        return tuple(
+            TableCell(f"{sign}{thousands(n)}" if n else "·", role if n else "muted")
+            for n, sign, role in zip(numbers, signs, roles, strict=True)
+        )
+
+    rows = [(TableCell(_layer_name(layer, held), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
+    if len(rows) > 1:
+        rows.insert(0, (TableCell("all", is_bold=True), *cells(table.total)))
+    return heads, tuple(rows)
+
+
+def _gap_head(gap: GapWords, part: BytesPart) -> ColumnHead:
+    return ColumnHead(gap.short, f"{gap.label}: {gap.tip}" + f"\n{_TIPS[part]}" * bool(_TIPS[part]))
+
+
+def _layer_name(layer: LayerBytes, held: CacheBytes) -> str:
+    return f"{layer_name(layer, held)} {layer.kind}" + (f" · {layer.device}" if layer.device else "")
+
+
+# ---- what is painted, and the panel ----------------------------------------------------------------------------------
+
+
+LEAST_HEIGHT = 58
+_MAX_READ = 40
+_MOST_PITCH = 64.0  # greatest width of a layer's bar, in pixels
+_PIECES = ("page_used", "page_shared", "page_cached", "page_host")
+
+
+class LayerBars(Themed, TellsPlaces, Opaque, QWidget):
+    """One bar per layer: stored bytes within reserved ones, with a line at the bytes predicted by the formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bars: tuple[LayerBar, ...] = ()
+        self._pixels = np.zeros((0, 0), np.uint32)
+        self._image = QImage()
+        self._painter = TextPainter(font_fixed(10))
+        self.set_background()
+        self.setAccessibleName("Bytes per layer")
+        self.setMinimumSize(60, LEAST_HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+
+    def show_bars(self, bars: tuple[LayerBar, ...]) -> None:
+        if bars == self._bars:
+            return
+        is_same_form = len(bars) == len(self._bars)
+        self._bars = bars
+        if QAccessible.isActive():  # a long text, needed only by screen readers
+            self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
+        if self._draw() or not is_same_form:
+            self.update()
+
+    def _plot(self) -> QRect:
+        return QRect(0, 15, self.width(), max(1, self.height() - 30))
+
+    def _draw(self) -> bool:
+        """Draw the bars; returns whether a pixel changed, which a few more bytes seldom cause."""
+        ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
+        gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
+        theme = current_theme()
+        colors = BarColors(
+            argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
+        )
+        size = round(plot.width() * ratio), round(plot.height() * ratio)
+        pixels = paint_bars(self._bars, *size, pitch * ratio, round(gap * ratio), colors)
+        if np.array_equal(pixels, self._pixels):
+            return False
+        self._pixels, self._image = pixels, pixels_image(pixels, ratio)
+        return True
+
+    def take_theme(self) -> None:
+        self._draw()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._draw()
+
+    def _pitch(self) -> float:
+        return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
+
+    def tip_at(self, place: QPoint) -> str:
+        """All numbers of the layer under the mouse."""
+        index = int(place.x() / self._pitch()) if self._bars else -1
+        return layer_words(self._bars[index].source) if 0 <= index < len(self._bars) else ""
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_background(painter)
+        if not self._bars:
+            return
+        plot = self._plot()
+        painter.drawImage(plot.topLeft(), self._image)
+        painter.setFont(font_text(11))
+        painter.setPen(current_theme().color("muted"))
+        painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
+        pitch = self._pitch()
+        every = max(1, -(-26 // int(max(pitch, 1))))
+        is_told_by_number = len({bar.name[:1] for bar in self._bars}) == 1  # False with L0 and X0 (cross layers)
+        for index in range(0, len(self._bars), every):
+            name = self._bars[index].name
+            text, x = name[1:] if pitch <= 22 and is_told_by_number else name, (index + 0.5) * pitch - 1
+            self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())
+
+
+NAMES = ("stored", "reserved", "KV Loupe", "weights", "allocator", "process", "peak")
+ROLES = ("page_used", "page_shared", "good", "accent", "page_cached", "muted", "warning")
+_LEAST_STEPS = 12
+
+
+def memory_row(record: StepRecord) -> tuple[float, ...]:
+    """A record's bytes in the order of `NAMES`; NaN if unknown or zero."""
+    held = record.num_bytes
+    aside = (held.looking, held.weights, held.allocator, held.process, held.peak)
+    return float(held.stored), float(held.reserved), *(float(size) if size else float("nan") for size in aside)
+
+
+def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | None) -> Chart:
+    """`rows` `[N, 7]` of bytes on a logarithmic axis, as a process holds thousands of times what a short cache does.
+    Each curve has a dot at its peak. `axis` has the steps of the rows; `selected` is one of them."""
+    first = axis.first
+    steps = np.arange(first, first + len(rows), dtype=np.float64)
+    values = np.log2(np.maximum(rows, 1.0))
+    marks: list[ChartMark] = []
+    for index, role in enumerate(ROLES):
+        held = np.isfinite(rows[:, index])
+        if held.any():
+            x, y = steps[held], values[held, index]
+            peak = int(y.argmax())
+            marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[index] in ("reserved", "peak")))
+            marks.append(Dots(x[peak : peak + 1], y[peak : peak + 1], role, size=6, fill="panel"))
+    if selected is not None and (place := axis.place_of(selected)) is not None:
+        marks.append(SelectedLine(place))
+    finite = values[np.isfinite(values)]
+    low, high = float(finite.min()), float(finite.max())
+    return Chart(
+        tuple(marks),
+        np.column_stack([steps, values[:, 0]]),
+        ((first - 0.5, first + max(len(rows), _LEAST_STEPS) - 0.5), (low - 0.5, high + 0.5)),
+        LinearTicks(axis.name, least=1),
+        ByteTicks(tick_size),
+        "",
+        peak_words(rows),
+        can_zoom_y=True,
+    )
+
+
+def key_names(rows: npt.NDArray[np.float64]) -> tuple[str, ...]:
+    """A name for each column; empty if it has no curve (on a CPU there is no allocator)."""
+    has_curve = [bool(np.isfinite(column).any()) for column in rows.T]
+    return tuple(name if has else "" for name, has in zip(NAMES, has_curve, strict=True))
+
+
+def peak_words(rows: npt.NDArray[np.float64]) -> str:
+    """`peak: stored 390.0 KiB · process 587.1 MiB`."""
+    return f"peak: {_words(np.nanmax(np.where(np.isfinite(rows), rows, 0), axis=0))}"
+
+
+def step_words(record: StepRecord) -> str:
+    """The bytes after a step, with their names."""
+    return f"step {thousands(record.step)} · {_words(np.array(memory_row(record)))}"
+
+
+def _words(row: npt.NDArray[np.float64]) -> str:
+    return " · ".join(f"{name} {byte_size(int(size))}" for name, size in zip(NAMES, row, strict=True) if size > 0)
+
+
+SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
+_WIDE = 420
+_GAP = 12
+_LEAST_LEDGER, _MOST_LEDGER = 304, 480  # width in pixels of the ledger beside the bars; its longest label is whole
+_NO_LIMIT = 16_777_215  # Qt's QWIDGETSIZE_MAX
+
+
+class LedgerView(Struct, frozen=True):
+    """The bytes of one step, as lines with bars or as a table of layers; or those of all steps up to `newest`, with the
+    step `told` described."""
+
+    record: StepRecord
+    lines: tuple[Fact, ...] = ()
+    bars: tuple[LayerBar, ...] = ()
+    cells: Cells | None = None
+    newest: StepRecord | None = None
+    selected: int | None = None
+    told: StepRecord | None = None
+
+
+class BytesView(View[LedgerView]):
+    """The ledger of the step shown."""
+
+    name = "bytes"
+    abilities = frozenset(("view.reset",))
+    follows = (SELECTION, STEPS)
+    choices = (
+        (SUM, "sum", "All layers together, every gap named"),
+        (LAYERS, "layers", "Every layer in numbers"),
+        (OVER_STEPS, "steps", "What cache, weights, allocator and process held after every step, and the peaks"),
+    )
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.facts = Facts()
+        self.facts.setAccessibleName("Memory ledger")
+        self.table = CellTable("Bytes of every layer")
+        self._bars = LayerBars()
+        self._series = StepSeries(memory_row, len(NAMES))
+        self.plot = StepPlot("Memory after every step")
+        self.key = ColorKey()
+        self._split = column(self.facts, (self._bars, 2))
+        body = holder(self._split)
+        self._sheets = stack(WholeLines(body), self.table, holder(column(self.key, self.plot)))
+        self.set_body(self._sheets)
+        self.plot.connect_steps(self._models.selection, self.refresh, self.message)
+        self.follow(models)
+
+    def read(self) -> LedgerView | str:
+        record = shown_record(self._models)
+        if record is None:
+            return (
+                f"What the cache takes, and why, appears here with the first step: {self._models.draft.how_to_begin}."
+            )
+        if why_not := self._models.status.why_unmeasured("byte counts"):
+            return why_not
+        held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes
+        if self.choice == OVER_STEPS:
+            timeline, pointed = self._models.timeline, self.plot.pointed_step
+            newest = timeline.latest
+            told = (timeline.record(pointed) if pointed is not None else None) or record
+            return LedgerView(record, newest=newest, selected=self._selected(), told=told)
+        if self.choice == LAYERS:
+            return LedgerView(record, cells=layer_cells(held))
+        is_shared = any(pool.num_shared for pool in record.page_maps)
+        return LedgerView(record, ledger_lines(held, is_shared), layer_bars(held))
+
+    def provenance(self, state: LedgerView) -> Provenance:
+        record = state.told or state.record
+        return source_of(self._models, "recorded", record.dtype, record.step, is_of_cache_now=True)
+
+    def show_state(self, state: LedgerView) -> None:
+        self._sheets.setCurrentIndex(2 if state.told is not None else int(state.cells is not None))
+        if state.told is not None:
+            self._show_steps(state, state.told)
+            return
+        if state.cells is not None:
+            self.table.show_cells(*state.cells)
+            return
+        self.facts.show_facts(state.lines)
+        self._bars.show_bars(state.bars)
+        self._space()
+
+    def _show_steps(self, state: LedgerView, told: StepRecord) -> None:
+        self.plot.show_steps((state.newest, state.selected), partial(self._chart, state.selected))
+        self.plot.show_words(step_words(told))
+
+    def _chart(self, selected: int | None) -> tuple[Chart, list[int]]:
+        timeline = self._models.timeline
+        rows = self._series.follow(timeline.records)
+        self.key.show_keys(names_of(ROLES, key_names(rows)))
+        return memory_chart(rows, StepAxis(timeline.steps), selected), list(timeline.steps)
+
+    def _selected(self) -> int | None:
+        """The selected step; None while the live one is followed."""
+        record = shown_record(self._models)
+        return None if self._models.selection.now.step is None or record is None else record.step
+
+    # ---- room ----------------------------------------------------------------------------------------------------
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        is_wide = self.width() > _WIDE and self.height() < 10 * PITCH + 130
+        direction = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
+        if direction != self._split.direction():
+            self._split.setDirection(direction)
+            self._split.setStretch(0, 5 if is_wide else 0)
+            self.facts.setMinimumWidth(_LEAST_LEDGER if is_wide else 0)
+            self.facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
+            self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
+        # beside a ledger that is scrolled, the bars must still fit into the panel
+        room = max(LEAST_HEIGHT, self._room)
+        self._bars.setMinimumHeight(room if is_wide else LEAST_HEIGHT)
+        self._bars.setMaximumHeight(room if is_wide else _NO_LIMIT)
+
+        self._space()
+
+    @property
+    def _room(self) -> int:
+        return self.height() - STRIP_HEIGHT - 2 * MARGIN - 1
+
+    def _space(self) -> None:
+        """Place the bars below the ledger so that they are visible as a whole, or only after scrolling, but never in
+        part."""
+        free = self._room // PITCH * PITCH - self.facts.sizeHint().height()
+        is_below = self._split.direction() == QBoxLayout.Direction.TopToBottom
+        self._split.setSpacing(free if is_below and _GAP < free < _GAP + LEAST_HEIGHT else _GAP)

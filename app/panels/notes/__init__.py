@@ -1,1 +1,0 @@
-"""Bookmarks and notes as a list."""
