@@ -22,9 +22,8 @@ from app.kit.view import PAGED, View
 from app.kit.widgets import ElidedLabel, Opaque, column, connect_all, plain_tip, row, set_text_role
 from app.kit.words import paint_ribbon, record_lines, short_hash, state_name, tip_lines
 from app.models import Models
-from app.models.places import place_of
 from app.models.pictures import TABLE
-from app.models.places import chosen_page, table_pages
+from app.models.places import chosen_page, place_of, table_pages
 from app.models.sequence_status import why_all_ended
 from app.panels.pages import draw
 from app.panels.pages.draw import GridColors, GridLayout, Mode, PoolArrays
