@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import sys
 import tempfile
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.effort import TIERS, is_in_tier, kept_cases, set_tier
 
@@ -22,10 +23,13 @@ os.environ.setdefault(
     "TORCHINDUCTOR_COMPILE_THREADS", "1"
 )  # worker processes would import torch to compile two functions
 
-# No deadline for an example: another process may have the processor.
-settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)  # the same examples everywhere
-for tier in TIERS[1:]:
-    settings.register_profile(tier, deadline=None)
+# No deadline for an example, and no check how fast they are made: another process may have the processor. The same
+# examples everywhere, so that a change is refused for what it changed: the long tier alone tries others each time.
+for tier in TIERS:
+    settings.register_profile(
+        tier, deadline=None, suppress_health_check=[HealthCheck.too_slow],
+        max_examples=40 if tier == "default" else 100, derandomize=tier != "long",
+    )  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,6 +81,14 @@ def saturates() -> bool:
     except ImportError:
         return True
     return bool(torch.tensor(1e3).to(torch.float8_e4m3fn).float().isfinite())
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, of a file or a session too
+def pytest_runtest_setup() -> None:
+    """Random numbers of a test are the same in whatever order, and in whichever process, the tests run."""
+    random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would look for GPUs
 
 
 def pytest_collection_finish() -> None:

@@ -59,7 +59,9 @@ def path_in(parents: dict[int, int | None], step: int | None) -> tuple[int, ...]
     return tuple(found[::-1])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(TREES)
 def test_paths_parents_children_and_ancestors(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
     history, parents = build(tree)
@@ -77,7 +79,9 @@ def test_paths_parents_children_and_ancestors(qapp: object, tree: list[tuple[int
             assert history.is_on_path(one, other) == (one in path_in(parents, other))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(TREES)
 def test_branches_part_the_nodes_and_each_is_a_line(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
     history, parents = build(tree)
@@ -93,7 +97,9 @@ def test_branches_part_the_nodes_and_each_is_a_line(qapp: object, tree: list[tup
     assert sorted(seen) == sorted(parents)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(TREES, st.integers(0, 39))
 def test_deleting_forgets_a_node_and_all_that_came_of_it_and_nothing_else(
     qapp: object, tree: list[tuple[int, bool, int]], which: int
@@ -227,7 +233,9 @@ def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
     assert history.left is None, "what was deleted cannot be returned to"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(TREES)
 def test_an_arm_has_no_parting_before_its_end(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
     history, parents = build(tree)

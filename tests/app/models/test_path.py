@@ -132,7 +132,9 @@ class Tree:
 ACTS = st.tuples(st.sampled_from(("step", "step", "step", "go", "fork", "node")), st.integers(0, 60))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(ACTS, max_size=40))
 def test_lanes_along_random_trees(qapp: object, acts: list[tuple[str, int]]) -> None:
     tree = Tree()

@@ -54,7 +54,9 @@ def test_a_file_that_is_no_session_is_refused(name: str, tmp_path: Path) -> None
     refused(attack(SOUND), tmp_path / "s.json", says)
 
 
-@settings(max_examples=effort(120, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=effort(120, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(at=st.integers(0, len(SOUND) - 1), byte=st.integers(0, 255), is_journal=st.booleans())
 def test_no_change_of_a_byte_ends_in_anything_but_a_sentence(
     at: int, byte: int, is_journal: bool, tmp_path: Path

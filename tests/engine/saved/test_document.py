@@ -21,7 +21,9 @@ from engine.wire.tree import Node
 from tests.effort import effort
 from tests.engine.saved.trees import MODEL, sessions
 
-FILES = settings(max_examples=effort(50, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILES = settings(
+    max_examples=effort(50, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def journal_of(session: SavedSession, path: Path) -> bytes:

@@ -154,7 +154,9 @@ def test_what_is_not_finite_is_told_with_its_place_and_is_no_damage(tmp_path: Pa
     assert found.notes == ("'layers.1.keys' holds 1 NaN and 1 infinite numbers, the first at [0, 1, 7, 3]",)
 
 
-@settings(max_examples=effort(120, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=effort(120, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(kind=st.sampled_from(sorted(SOUND)), seed=st.integers(0, 2**32))
 def test_no_change_of_bytes_ends_in_anything_but_a_sentence(
     kind: str, seed: int, sound: dict[str, bytes], tmp_path: Path
@@ -165,7 +167,11 @@ def test_no_change_of_bytes_ends_in_anything_but_a_sentence(
     survives(path)
 
 
-@settings(max_examples=effort(30, 600), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=effort(30, 600),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(kind=st.sampled_from(sorted(SOUND)), seed=st.integers(0, 2**32))
 def test_no_file_of_somebody_who_can_do_sums_ends_in_anything_but_a_sentence(
     kind: str, seed: int, sound: dict[str, bytes], tmp_path: Path
