@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
@@ -20,6 +21,7 @@ from engine.wire.comparison import ComparisonEnded
 from engine.wire.events import StateChanged
 from tests.app.fake_engine import FakeEngine
 
+PATIENCE_MS = 120_000
 # warnings of the offscreen platform itself, and of a locale without UTF-8
 EXPECTED = ("does not support", "propagateSizeHints", "Detected locale")
 
@@ -77,6 +79,21 @@ def dark_theme(qapp: QApplication) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def qapp_cls() -> type[QApplication]:
     return QApplication
+
+
+class PatientBot(QtBot):
+    """Waits as long as a busy machine may take: what does not come fails later, what comes is not taken for late."""
+
+    def waitUntil(self, callback: Callable[[], object], *, timeout: int = PATIENCE_MS) -> None:
+        super().waitUntil(callback, timeout=timeout)
+
+    def waitSignal(self, signal: object, *, timeout: int = PATIENCE_MS, **more: Any) -> Any:
+        return super().waitSignal(signal, timeout=timeout, **more)
+
+
+@pytest.fixture
+def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
+    return PatientBot(request)
 
 
 @pytest.fixture

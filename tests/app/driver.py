@@ -18,7 +18,7 @@ from engine.spec.model import ModelSpec
 from engine.wire.commands import Force, LoadModel
 from tests.app.conftest import sweep
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 class Driver:
@@ -83,7 +83,7 @@ class Driver:
 
     def close(self) -> None:
         """End the engine, then the window."""
-        assert self.loop.close(20), "the engine did not end"
+        assert self.loop.close(PATIENCE_S), "the engine did not end"
         self._garbage.stop()
         sweep(self.shell)
 

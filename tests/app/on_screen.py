@@ -18,7 +18,7 @@ def assert_repainted(window: QWidget, after: str) -> None:
     """Fails where a pixel of a window differs from what its widgets paint when they are asked."""
     if not (window.isVisible() and window.isWindow()) or window.testAttribute(Qt.WidgetAttribute.WA_DontShowOnScreen):
         return
-    for _ in range(20):
+    for _ in range(100):
         QApplication.processEvents()  # widgets get the sizes of a changed layout later
         shown, painted = _pixels(window.screen().grabWindow(window.winId())), _pixels(window.grab())
         differs = shown != painted

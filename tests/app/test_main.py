@@ -115,7 +115,7 @@ def begun(
 def say(engine: NoEngine, program: Program, *events: Event) -> None:
     engine.events.extend(events)
     engine.ring()
-    for _ in range(1000):
+    for _ in range(60_000):  # milliseconds at least
         if engine.events:
             QTest.qWait(1)
     assert not engine.events, "the ring has woken the window"

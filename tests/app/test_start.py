@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def python(code: str, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=timeout,
@@ -130,7 +130,7 @@ def test_without_a_display_a_missing_tour_folder_is_one_line(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "app", "--tour", str(tmp_path / "file" / "x")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

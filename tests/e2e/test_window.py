@@ -18,7 +18,7 @@ from safetensors import safe_open
 from engine.__main__ import main
 
 COMMAND = Path(sys.executable).parent / "kvloupe"
-PATIENCE_S = 180
+PATIENCE_S = 600
 
 
 def needs(*tools: str) -> None:
@@ -41,7 +41,7 @@ def display() -> Iterator[str]:
     assert number, "Xvfb did not start"
     yield f":{number}"
     server.terminate()
-    server.wait(10)
+    server.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
         assert list(tmp_path.glob(".*.part")) == []
 
         keyboard.press("ctrl+q")
-        assert window.wait(10) == 0
+        assert window.wait(PATIENCE_S) == 0
         assert "Traceback" not in said.read_text()
     finally:
         window.kill()

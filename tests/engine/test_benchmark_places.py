@@ -67,7 +67,7 @@ def test_the_scripts_measure_on_the_device_that_they_are_given(tmp_path: Path) -
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=benchmarks.ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, benchmarks.ROWS_VARIABLE: str(rows), "OMP_NUM_THREADS": "1"}, timeout=300,
+        env={**os.environ, benchmarks.ROWS_VARIABLE: str(rows), "OMP_NUM_THREADS": "1"}, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     names = [json.loads(line)["name"] for line in rows.read_text("utf-8").splitlines()]

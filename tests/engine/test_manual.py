@@ -119,7 +119,7 @@ def test_a_row_and_a_class_as_they_stand_are_a_rule(tmp_path: Path) -> None:
     classes.write_text(classes.read_text("utf-8") + "\n\n" + made, "utf-8")
     done = subprocess.run(
         [sys.executable, "-c", TRY_THE_RULE], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

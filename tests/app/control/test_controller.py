@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from msgspec import structs
 from PySide6.QtCore import QObject
@@ -86,8 +84,9 @@ def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, mode
 
 
 def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
-    controller: Controller, models: Models, engine: FakeEngine
+    controller: Controller, models: Models, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: 1e9)
     models.viewport.update(head_columns=200)
     running = StateChanged(samples.status(1, num_tokens=5, running=True))
     engine.emit(*samples.story(3), running)
@@ -117,9 +116,10 @@ def watch_the_wall(controller: Controller, models: Models) -> None:
 
 
 def test_the_picture_of_a_step_is_shown_before_its_words(
-    stepped: Controller, models: Models, engine: FakeEngine
+    stepped: Controller, models: Models, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words and status take as long as the picture: they come with the tick after it."""
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: 1e9)
     watch_the_wall(stepped, models)
     before = models.status.now
     told: list[int] = []
@@ -142,14 +142,15 @@ def test_the_picture_of_a_step_is_shown_before_its_words(
 def test_words_do_not_wait_for_pictures_that_do_not_come(
     stepped: Controller, models: Models, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [1e9]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     told: list[int] = []
     models.timeline.texts_due.connect(lambda: told.append(models.timeline.num_tokens(0)))
     count = models.timeline.num_tokens(0)
     stepped.intents.on_step()
     stepped.tick(pictures_first=True)
     assert not told
-    later = time.monotonic() + PICTURE_WAIT_S
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: later)
+    now[0] += PICTURE_WAIT_S
     stepped.tick(pictures_first=True)
     assert told == [count + 1]
 

@@ -35,7 +35,7 @@ from engine.wire.status import EngineStatus
 from tests.app.conftest import sweep
 from tests.app.driver import source_of
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 H2O = tuned(cache_preset("h2o").spec, budget=16)
 PROMPT = "Once upon a time there was a little fox who lived in the forest and had many friends."
 NOTES = (Bookmark(OnStep(2)), Bookmark(OnToken(6, 0, 4), "here it turns"))
@@ -98,7 +98,7 @@ class Desk:
 def desk(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[Desk]:
     desk = Desk(qapp, getattr(request, "param", "process"))
     yield desk
-    desk.engine.close(5.0)
+    desk.engine.close(PATIENCE_S)
     sweep(desk.shell)
 
 

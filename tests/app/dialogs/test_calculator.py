@@ -209,7 +209,7 @@ def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
 
 
 def test_results_are_copied_as_text(sheet: Calculator, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(sheet.message, timeout=1000):
+    with qtbot.waitSignal(sheet.message):
         button(sheet, "Copy").click()
     assert "bytes per token\t6,144" in QApplication.clipboard().text()
 

@@ -44,7 +44,7 @@ class Desk:
         self.sender.ask(question)
 
     def until(self, condition: Callable[[], bool], panel: View) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while not condition():
             for event in self.client.drain():
                 if isinstance(event, ServersChanged):

@@ -174,7 +174,7 @@ def test_space_replays_on_the_timeline(running: Shell, qtbot: QtBot) -> None:
     running.window.timeline.setFocus()
     qtbot.keyClick(running.window.timeline, Qt.Key.Key_Space)
     assert running.models.selection.now.step == 0
-    qtbot.waitUntil(lambda: (running.models.selection.now.step or 0) >= 2, timeout=3000)
+    qtbot.waitUntil(lambda: (running.models.selection.now.step or 0) >= 2)
     qtbot.keyClick(running.window.timeline, Qt.Key.Key_Space)
     assert not running.navigator.is_replaying
     qtbot.keyClick(running.window.timeline, Qt.Key.Key_End)
@@ -309,14 +309,18 @@ class PaintCounter(QObject):
 
 def test_nothing_is_painted_while_nothing_changes(running: Shell, qtbot: QtBot) -> None:
     running.window.timeline.setFocus()  # the editor's cursor blinks
-    qtbot.wait(400)
     counter = PaintCounter()
     QApplication.instance().installEventFilter(counter)
-    for _ in range(20):
-        running.controller.tick()
-        qtbot.wait(10)
+
+    def is_nothing_painted() -> bool:
+        counter.count = 0
+        for _ in range(20):
+            running.controller.tick()
+            qtbot.wait(10)
+        return counter.count == 0
+
+    qtbot.waitUntil(is_nothing_painted)  # what fades is painted until it is gone
     QApplication.instance().removeEventFilter(counter)
-    assert counter.count == 0
 
 
 def test_everything_that_takes_the_focus_has_a_name(running: Shell) -> None:

@@ -217,7 +217,7 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 def driver(tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(f"shape:{write_config('llama', tmp_path)}")
     yield driver
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(300)
 
 
 def test_the_loop_answers_row_by_row(driver: Driver) -> None:

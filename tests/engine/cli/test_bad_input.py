@@ -209,7 +209,7 @@ def test_a_process_of_its_own_whose_reader_has_seen_enough(source: str) -> None:
         first = json.loads(process.stdout.readline())
         process.stdout.close()
         assert process.stderr.read() == ""
-        process.wait(120)
+        process.wait(600)
     assert first["event"] == "step"
     assert process.returncode == 0
 

@@ -18,7 +18,7 @@ from engine.spec.model import ModelSpec
 from engine.wire.commands import LoadModel
 from engine.wire.events import Event
 
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 
 
 class Driver:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -194,17 +193,20 @@ def test_small_messages_tell_nothing_about_a_line(monkeypatch: pytest.MonkeyPatc
 
 def test_a_run_waits_for_a_window_that_reads_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "LATE_S", 0.0)
-    monkeypatch.setattr(child, "MOST_LATE_S", 60.0)
+    monkeypatch.setattr(child, "MOST_LATE_S", 600.0)
+    now = [100.0]
+    monkeypatch.setattr(child.time, "monotonic", lambda: now[0])
     line, event = Line(Pipe(), Finer()), Tokenized((1,), (" a",))
     line.send_events([event])
     line.wait_in_run()  # how long the line takes is not known yet
+    now[0] += 0.01
     line.on_read()
     line.send_events([event])
-    time.sleep(0.05)  # much more than it took
+    now[0] += 0.05  # more than it took
     run = threading.Thread(target=line.wait_in_run, daemon=True)
     run.start()
     run.join(0.05)
     assert run.is_alive()
     line.on_read()
-    run.join(20)
+    run.join(300)
     assert not run.is_alive()

@@ -115,7 +115,7 @@ def test_a_window_that_takes_nothing_is_behind_until_it_does() -> None:
     for _ in range(MAX_PICTURES):
         outbox.put(update)
     threading.Timer(0.05, outbox.take_all).start()
-    assert outbox.wait_for_room(60.0)
+    assert outbox.wait_for_room(300.0)
     outbox.put(replace(outliers(1, 1)))
     for step in range(2 * MAX_PICTURES):
         outbox.put(outliers(1, step))
@@ -129,11 +129,11 @@ def test_who_rests_is_woken_by_pictures_answers_and_the_end_of_a_run_and_not_by_
         for _ in range(2):  # the second time nothing of the first is left
             for step in (samples.step_record(1), going):
                 outbox.put(step)
-            resting = threading.Thread(target=outbox.wait_for_urgent, args=(60.0,), daemon=True)
+            resting = threading.Thread(target=outbox.wait_for_urgent, args=(600.0,), daemon=True)
             resting.start()
             resting.join(0.02)
             assert resting.is_alive()
             outbox.put(event)
-            resting.join(20.0)
+            resting.join(300.0)
             assert not resting.is_alive()
             assert outbox.take_all()[-1] is event

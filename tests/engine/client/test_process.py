@@ -70,7 +70,7 @@ def test_it_gives_the_same_tokens_as_a_thread_and_exports_and_is_killed_at_work(
         assert path.is_file()
         assert [event.reply_to for event in driver.of(Exported)] == [9]  # type: ignore[attr-defined]
         if kind is ThreadClient:
-            assert driver.client.close(5.0)
+            assert driver.client.close(300)
     assert told[0] == told[1]
     driver.client.send(Run())
     driver.wait_for(StepRecord, 7)

@@ -28,7 +28,7 @@ class Desk:
         self.events: list[Event] = []
 
     def wait(self, kind: type, condition: Any = lambda event: True) -> Any:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while True:
             self.events += self.client.drain()
             found = next(

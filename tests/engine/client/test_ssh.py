@@ -79,7 +79,7 @@ def test_it_works_there_and_says_how_far_away_it_is_and_ends_with_its_window(
     assert given[-3:] == ["--", "me@rack", "kvloupe-engine child"]
     assert {"BatchMode=yes", "-p", "2222"} <= set(given)
     child = far.child
-    far.client.close(20)
+    far.client.close(300)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 

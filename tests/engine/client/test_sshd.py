@@ -71,7 +71,7 @@ def test_the_other_forms_of_an_address_and_a_shell_that_talks(rack: Sshd, tmp_pa
     far.client.send(ListFolder(str(rack.bin), id=1))
     far.wait(lambda: far.of(FolderListed) and far.of(EngineLine), "answers")
     assert far.of(FolderListed)[0] == FolderListed(str(rack.bin), (), ("kvloupe-engine", "ssh"), reply_to=1)
-    assert far.client.close(20)
+    assert far.client.close(300)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "a b").write_bytes(bytes(range(256)) * 1000)
     remote_of(address).bring([tmp_path / "there" / "a b"], tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.engine.loop.driver import Driver, shape_of
+from tests.engine.loop.driver import PATIENCE_S, Driver, shape_of
 from tests.engine.model.folders import write_tokenizer
 from tests.engine.tiny import COMMON, write_config
 
@@ -18,7 +18,7 @@ from tests.engine.tiny import COMMON, write_config
 def driver(tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(f"shape:{write_config('llama', tmp_path)}")
     yield driver.loaded()
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def with_weights(tmp_path: Path) -> Iterator[Driver]:
     AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **COMMON)).save_pretrained(tmp_path / "model")
     driver = Driver(str(tmp_path / "model"))
     yield driver.loaded()
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def slow(tmp_path: Path) -> Iterator[Driver]:
     """A model whose chunk takes long enough to be caught in the middle of a prefill."""
     driver = Driver(shape_of(tmp_path, max_position_embeddings=8192, num_hidden_layers=8, hidden_size=256))
     yield driver.loaded()
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from engine.wire.status import EngineStatus
 from tests.engine.tiny import config_dict, prompt_ids
 
 T = TypeVar("T")
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 GROWING = CacheSpec("growing")
 
 

@@ -13,7 +13,7 @@ from engine.wire.devices import DevicesFound, FindDevices, ForecastLoad, LoadFor
 from engine.wire.events import Failed, ModelsFound, NodeAdded, Redone, Restarted, StateChanged
 from engine.wire.records import StepRecord, TokensForced
 from engine.wire.tree import Node
-from tests.engine.loop.driver import GROWING, Driver, prompt
+from tests.engine.loop.driver import GROWING, PATIENCE_S, Driver, prompt
 from tests.engine.tiny import write_config
 
 
@@ -45,7 +45,7 @@ def test_the_first_load_may_fail_and_another_follow(tmp_path: Path) -> None:
     assert "no model yet" in driver.wait_for(Failed, 2).message
     driver.send(LoadModel(ModelSpec(f"shape:{write_config('llama', tmp_path)}", num_threads=1), GROWING))
     driver.wait_for(Restarted)
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 def test_models_on_this_computer_are_listed_without_a_model(driver: Driver) -> None:
@@ -61,7 +61,7 @@ def test_status_says_what_takes_a_while(tmp_path: Path) -> None:
     assert labels[0].startswith("Starting torch")
     assert all(e.status.work.is_loading for e in driver.of(StateChanged) if e.status.work)
     assert driver.status.work is None
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 def test_devices_and_what_a_model_would_take_are_told_before_one_is_loaded(driver: Driver) -> None:

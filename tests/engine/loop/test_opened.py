@@ -46,7 +46,7 @@ from engine.wire.pictures import (
     WallRequest,
 )
 from engine.wire.records import StepRecord
-from tests.engine.loop.driver import GROWING, Driver, prompt, shape_of
+from tests.engine.loop.driver import GROWING, PATIENCE_S, Driver, prompt, shape_of
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import write_config
 
@@ -135,7 +135,7 @@ def test_the_norms_of_a_prompt_stay_with_the_engine_and_are_in_files_whole(spec:
     driver.send(Export(again, 0, records=records))
     driver.wait_for(Exported)
     check_file(again)
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 def test_pictures_are_answered_watched_and_once(driver: Driver, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_decoding_goes_on_to_the_last_bit(name: str, loads: bool, spec: ModelSpe
     if name == "growing":  # rows of other files are at hand as they are without a file
         driver.send(MakeEdit(Overwrite(0, Rows(3, 4), from_file=str(path), shift=1)))
         assert driver.wait_for(NodeAdded).node.parent == last.step + 5
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)
 
 
 def test_the_first_model_of_a_file_is_waited_for_with_a_word(
@@ -400,4 +400,4 @@ def test_without_a_model_before_it_the_one_named_is_loaded(spec: ModelSpec, tmp_
     driver.send(CloseSnapshot(spec))
     driver.wait_for(Restarted)
     assert (driver.rest().opened, driver.session.model.info.source) == (None, spec.source)
-    assert driver.loop.close(10.0)
+    assert driver.loop.close(PATIENCE_S)

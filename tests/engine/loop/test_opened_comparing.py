@@ -29,7 +29,7 @@ from engine.wire.pictures import (
     HeadRequest,
 )
 from engine.wire.records import StepRecord
-from tests.engine.loop.driver import GROWING, Driver, shape_of
+from tests.engine.loop.driver import GROWING, PATIENCE_S, Driver, shape_of
 from tests.engine.loop.test_opened import exported, opened
 from tests.engine.snapshot.sessions import small
 
@@ -156,7 +156,7 @@ def test_a_snapshot_whose_model_is_not_at_hand_is_compared_with_none_of_its_name
     opened(ask, bare)
     ask.send(StartComparison(0, OtherRun(GROWING, other)))
     assert "does not say which tokens it was given" in ask.wait_for(Failed, 3).message
-    assert alone.close(10.0)
+    assert alone.close(PATIENCE_S)
 
 
 def test_a_snapshot_of_other_tokens_is_not_compared(driver: Driver, tmp_path: Path) -> None:

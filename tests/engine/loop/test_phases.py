@@ -34,7 +34,7 @@ from engine.wire.pictures import AttentionPicture, AttentionRequest, RowPicture,
 from engine.wire.records import StepRecord
 from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
-from tests.engine.loop.driver import Driver, prompt
+from tests.engine.loop.driver import PATIENCE_S, Driver, prompt
 from tests.engine.session.sessions import facts, same, tensors
 
 
@@ -254,7 +254,7 @@ def test_it_begins_while_a_run_goes_on_which_ends_there(stepped: Driver) -> None
 
 def test_closing_while_it_waits_ends_the_engine(stepped: Driver) -> None:
     on(stepped, 2)
-    assert stepped.loop.close(10.0)
+    assert stepped.loop.close(PATIENCE_S)
 
 
 def test_every_state_that_is_told_says_where_it_is(stepped: Driver) -> None:

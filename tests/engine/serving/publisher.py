@@ -35,7 +35,7 @@ class Publisher:
 
     def wait(self) -> None:
         """Until somebody has subscribed."""
-        assert self._out.poll(10_000), "nobody subscribed"
+        assert self._out.poll(120_000), "nobody subscribed"
         self._out.recv()
 
     def send(self, *messages: Message) -> None:
@@ -60,5 +60,5 @@ class Publisher:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end.set()
-        self._thread.join(5)
+        self._thread.join(60)
         self.context.destroy(linger=0)

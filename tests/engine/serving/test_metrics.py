@@ -59,7 +59,7 @@ def address() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(60)
 
 
 def test_what_the_page_says(address: str) -> None:

@@ -20,7 +20,7 @@ from tests.engine.serving.publisher import Publisher
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.01)

@@ -135,7 +135,7 @@ def test_scripts_in_a_process_of_their_own(bundled: LoadedModel, tmp_path: Path)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = RUN_BOTH.format(root=str(Path(__file__).resolve().parents[3]))
     done = subprocess.run(
-        [sys.executable, "-c", code, MODEL], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, MODEL], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     ids, *text, first, repeated, rows = done.stdout.split("\n")[:-1]

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QFontMetricsF
-from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -49,7 +48,7 @@ def test_every_row_of_the_ledger_adds_up(desk: Desk, spec: CacheSpec) -> None:
     desk.run(spec, steps=20)
     view = desk.window.bytes
     view.choose("sum")
-    QTest.qWait(150)
+    desk.wait_until_idle()
     assert "without a name" not in view.facts.text()
     check_formula(view)
     view.choose(LAYERS)

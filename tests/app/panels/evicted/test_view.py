@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from PySide6.QtTest import QTest
-
 from app.panels.evicted import WHY
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -59,6 +57,6 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     desk.models.selection.update(position=3)
-    QTest.qWait(150)
+    desk.wait_until_idle()
     text = desk.evicted.headline.text()
     assert "change of mode" in text or "at least" in text

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtTest import QTest
 
 from app.kit.theme import current_theme
 from app.panels.parity import ParityView
@@ -122,8 +121,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
     assert not desk.parity.place.isEnabled()
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
-    QTest.qWait(150)
-    assert "1 newer step not compared" in desk.parity.numbers.text()
+    desk.until(lambda: "1 newer step not compared" in desk.parity.numbers.text())
 
 
 def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
@@ -167,7 +165,7 @@ def check_parity(desk: Desk) -> None:
     desk.parity.compare_with("uncached")
     desk.parity.ask()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
-    QTest.qWait(50)
+    desk.wait_until_idle()
 
 
 def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: Desk) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from PySide6.QtCore import QMimeData
 from PySide6.QtWidgets import QLabel
@@ -28,11 +26,10 @@ def test_a_megabyte_paste_is_survivable_and_whole(shell: Shell, engine: FakeEngi
     prompt.edit.set_text("before ")
     mime = QMimeData()
     mime.setText(text)
-    began = time.perf_counter()
     prompt.edit.insertFromMimeData(mime)
     prompt.edit.edited.emit()
     turn(shell)
-    assert time.perf_counter() - began < 2.0
+    assert prompt.edit.document().characterCount() < 20_000, "to lay out all of it takes many seconds"
     assert prompt.edit.text() == "before " + text
     assert "shown in part" in prompt.detail.text()
     assert all(len(asked.text) <= MAX_COUNTED_CHARS for asked in engine.of(Tokenize))  # not a megabyte while typing
@@ -46,7 +43,7 @@ def test_tokens_are_counted_after_a_pause(shell: Shell, engine: FakeEngine, qtbo
     engine.loaded()
     turn(shell)
     shell.window.prompt.edit.set_text("Hello there")
-    qtbot.waitUntil(lambda: any(c.text == "Hello there" for c in engine.of(Tokenize)), timeout=2000)
+    qtbot.waitUntil(lambda: any(c.text == "Hello there" for c in engine.of(Tokenize)))
     number = engine.id_of(Tokenize)
     engine.emit(Tokenized((1, 2, 3), ("Hel", "lo", " there"), reply_to=number))
     turn(shell)

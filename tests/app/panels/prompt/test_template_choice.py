@@ -30,7 +30,7 @@ def test_a_template_is_one_of_the_models_or_ours(choice: TemplateChoice, qtbot: 
     assert offered(choice) == ["default", "tools", PLAIN_NAME, FILE]
     assert choice.template == ("", "")
     for number, template in ((1, ("tools", "")), (2, (PLAIN_NAME, PLAIN_TEMPLATE)), (0, ("", "")), (1, ("tools", ""))):
-        with qtbot.waitSignal(choice.changed, timeout=1000):
+        with qtbot.waitSignal(choice.changed):
             choice.activated.emit(number)
         assert (choice.template, choice.currentIndex()) == (template, number)
     choice.show_names(("other", "tools"))
