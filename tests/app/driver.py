@@ -27,7 +27,7 @@ class Driver:
     def __init__(self, app: QApplication, cache: CacheSpec | None = None, prompt: str = "") -> None:
         load_fonts()
         settings = Settings(theme="dark", prompt=prompt) if prompt else Settings(theme="dark")
-        self.loop = ThreadClient()
+        self.loop = ThreadClient(lambda: 0.0)  # on a busy machine it would be taken for one that hangs
         self._garbage = GarbageTimer()
         self._garbage.start()
         app.setStyleSheet("")  # as at a start: the shell sets it once the window is built

@@ -79,14 +79,17 @@ def test_what_the_work_raises_is_raised_here_and_what_it_does_is_done() -> None:
     assert not desk.events, "nothing is said where nobody has said what is done"
 
 
-def test_a_long_text_is_tokenised_beside_and_given_up_at_once() -> None:
+def test_a_long_text_is_tokenised_beside_and_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     tokenising = BackgroundWork(desk.inbox, desk.reporter).tokenise
+    named_after_s = loading.NAMED_AFTER_S
+    monkeypatch.setattr(loading, "NAMED_AFTER_S", 600.0)
     names = [tokenising(chars, lambda: threading.current_thread().name) for chars in (LONG_TEXT - 1, LONG_TEXT)]
     assert names == [threading.current_thread().name, "kvloupe-beside"]
     assert not desk.events, "what takes no time is not reported"
     with pytest.raises(KeyError):
         tokenising(LONG_TEXT, lambda: {}["no such token"])
+    monkeypatch.setattr(loading, "NAMED_AFTER_S", named_after_s)
     began = threading.Event()
 
     def native() -> Any:  # it returns to Python only when it is done

@@ -284,7 +284,7 @@ def test_the_first_model_of_a_file_is_waited_for_with_a_word(
     said: list[str] = []
 
     def noted(model: ModelSpec, _file: object) -> ModelSpec:
-        said.extend(each.status.work.label for each in driver.loop.drain() if isinstance(each, StateChanged))  # type: ignore[union-attr]
+        said.append(driver.engine.reporter.work.label)  # type: ignore[union-attr]
         return model
 
     monkeypatch.setattr("engine.snapshot.resume.with_dtype_of", noted)
@@ -394,7 +394,7 @@ def test_an_opened_file_is_closed_and_the_model_before_it_begins_anew(
 
 def test_without_a_model_before_it_the_one_named_is_loaded(spec: ModelSpec, tmp_path: Path) -> None:
     driver = Driver.__new__(Driver)  # one that loads nothing
-    driver.loop, driver.events = ThreadClient(), []
+    driver.loop, driver.events = ThreadClient(lambda: 0.0), []
     opened(driver, save_cache([(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))], tmp_path / "b.safetensors"))
     driver.forget()
     driver.send(CloseSnapshot(spec))

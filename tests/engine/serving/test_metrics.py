@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -44,9 +45,10 @@ class Pages(BaseHTTPRequestHandler):
             self.send_header("Location", "/metrics")
         self.end_headers()
         self.wfile.write(PAGES.get(self.path, b""))
-        for _ in range(200 if self.path == "/slow" else 0):
-            self.wfile.write(b"# x\n")
-            time.sleep(0.01)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who asked has left
+            while self.path == "/slow":
+                self.wfile.write(b"# x\n")
+                time.sleep(0.01)
 
     def log_message(self, *args: object) -> None: ...
 
@@ -56,7 +58,9 @@ def address() -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), Pages)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "TIMEOUT_S", 300.0)  # a busy machine may take as long
+        yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
     thread.join(60)

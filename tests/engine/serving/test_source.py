@@ -19,6 +19,13 @@ from tests.engine.serving.made_up import as_list, batch, stored
 from tests.engine.serving.publisher import Publisher
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than a person waits."""
+    monkeypatch.setattr(source_module, "REPLAY_S", 300.0)
+    monkeypatch.setattr(source_module, "HANDSHAKE_S", 300.0)
+
+
 def until(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + 120
     while not condition():
