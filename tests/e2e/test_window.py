@@ -63,6 +63,10 @@ class Keyboard:
         """Whether a window with these words in its title is on the screen; at rest the title names model and step."""
         return bool(self("search", "--onlyvisible", "--name", title))
 
+    def reaches(self, title: str) -> bool:
+        """Whether the keys go to a window with these words in its title."""
+        return title in self("getwindowfocus", "getwindowname")
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self("key", key)
@@ -87,6 +91,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
         keyboard = Keyboard(environment)
         wait_until(lambda: keyboard.sees("KV Loupe"), "the window")
         wait_until(lambda: keyboard.sees("Tales 5M"), "the bundled model")
+        wait_until(lambda: keyboard.reaches("Tales 5M"), "the focus")
 
         keyboard.press("ctrl+a")
         keyboard("type", "--delay", "20", "Once upon a time")
@@ -97,7 +102,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
             wait_until(lambda step=step: keyboard.sees(f"step {step} "), f"step {step}")
 
         keyboard.press("ctrl+e")
-        wait_until(lambda: keyboard.sees("Export"), "the question what to export")
+        wait_until(lambda: keyboard.reaches("Export"), "the question what to export")
         keyboard.press("Return")
         snapshot = tmp_path / "kvloupe-step3.safetensors"
         wait_until(snapshot.exists, "the snapshot")

@@ -164,11 +164,13 @@ class Paints:
                 return False
 
         outer = self
-        self.count = 0
-        QTest.qWait(20)  # what showing still owes
         self._counter = Counter()
         for widget in (view, *view.findChildren(QWidget)):
             widget.installEventFilter(self._counter)
+        self.count = 1
+        while self.count:  # what showing still owes
+            self.count = 0
+            QTest.qWait(20)
 
 
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
