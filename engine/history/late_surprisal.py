@@ -10,7 +10,7 @@ from engine.wire.events import PromptSurprisal
 from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
-    from engine.model.surprisal import Surprisal
+    from engine.model.batch import Surprisal
 
 MAX_BYTES = 256 << 20  # of what waits; beyond it the surprisal of a chunk is computed within its step
 

@@ -14,8 +14,8 @@ from safetensors import safe_open
 from engine.device import free_bytes, release_memory
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.model.adapter import WEIGHTS as ADAPTER_FILE
 from engine.model.device import Placement, place, split_devices
+from engine.model.source import WEIGHTS as ADAPTER_FILE
 from engine.model.source import ModelSource, find_source
 from engine.model.weights import build_shape
 from engine.predict.loading import WeightTensor, cache_bytes, context_of, weight_bytes

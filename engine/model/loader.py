@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec import structs
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from safetensors import safe_open
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+from transformers import (
+    BatchEncoding,
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PreTrainedTokenizerBase,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
@@ -19,22 +39,25 @@ from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.cache.rotation import ModelRotation, rotates_at_any_position, rotation_of
 from engine.chat.template import template_names
-from engine.errors import InputError, clear_frames, first_line, is_out_of_memory
+from engine.errors import Cancelled, InputError, clear_frames, first_line, is_out_of_memory
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
-from engine.model.attention import register
-from engine.model.batch import Batch, HiddenRows, Result
+from engine.model.attention import register, right_aligned
+from engine.model.batch import Batch, HiddenRows, Result, head_of
 from engine.model.device import Placement
-from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import check_fits, out_of_memory_text, placement_of
-from engine.model.generation_rules import apply_generation_rules
-from engine.model.layer_hooks import layers_by_index, watched
-from engine.model.progress import LoadProgress, num_tensors
-from engine.model.runners.attending import right_aligned
+from engine.model.forward import (
+    arguments_of,
+    attentions_of,
+    has_encoder,
+    layers_by_index,
+    number_attention,
+    start_id,
+    watched,
+)
 from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
 from engine.model.source import ModelSource, find_source, fingerprint, text_fingerprint
-from engine.model.surprisal import head_of
 from engine.model.tokenizer import find_tokenizer, folder_beside_config, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.model.weights import held_bytes, layer_devices
@@ -312,3 +335,130 @@ def describe(
         layer_devices=layer_devices(layers_by_index(model)),
         text_fingerprint=text_fingerprint(source.folder or folder_beside_config(spec)) if tokenizer is not None else "",
     )
+
+
+# ---- progress, reported while other libraries load ------------------------------------------------------------------
+
+
+ReportProgress = Callable[[str, int, int | None], None]
+REPORT_EVERY_S = 0.02
+
+
+class LoadProgress(TorchFunctionMode):
+    """Reports how many tensors of a model folder are loaded. It is called at every torch operation in this thread,
+    whichever library runs it.
+
+    `report` may raise `Cancelled`. That is then raised at every operation until loading ends, because a library may
+    catch the first one as an error of a tensor.
+    """
+
+    def __init__(self, report: ReportProgress) -> None:
+        super().__init__()
+        self._report = report
+        self._label = ""
+        self._done = 0
+        self._total: int | None = None
+        self._reported_at = 0.0
+        self._cancelled: Cancelled | None = None
+
+    def begin(self, label: str, total: int | None = None) -> None:
+        """Start a phase named `label` of `total` tensors (None: unknown)."""
+        self._label, self._done, self._total, self._reported_at = label, 0, total, 0.0
+        self._report_now()
+
+    @contextmanager
+    def reporting(self) -> Iterator[LoadProgress]:
+        """Report while this context is open. If `report` has raised `Cancelled`, the context ends with it, whatever a
+        library made of it."""
+        hook = register_module_parameter_registration_hook(self._on_parameter)
+        try:
+            with self:
+                yield self
+        except Exception:
+            self._check_uncancelled()
+            raise
+        finally:
+            hook.remove()
+        self._check_uncancelled()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._report_now()
+        return func(*args, **(kwargs or {}))
+
+    def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        """Count a parameter that gets its numbers: modules are first built on the meta device, and each parameter is
+        set once loaded."""
+        if parameter is not None and parameter.device.type != "meta":
+            self._done += 1
+
+    def _report_now(self) -> None:
+        self._check_uncancelled()
+        if self._label and time.monotonic() - self._reported_at > REPORT_EVERY_S:
+            self._reported_at = time.monotonic()
+            done = self._done if self._total is None else min(self._done, self._total)
+            try:
+                self._report(self._label, done, self._total)
+            except Cancelled as cancelled:
+                self._cancelled = cancelled
+                raise
+
+    def _check_uncancelled(self) -> None:
+        if self._cancelled is not None:
+            raise Cancelled from None
+
+
+def num_tensors(folder: Path | None) -> int | None:
+    """Number of tensors in all weight files of a folder; None without a folder."""
+    if folder is None:
+        return None
+    total = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            total += len(weights.keys())
+    return total
+
+
+# ---- logits processors, where the model's generation config asks for them -------------------------------------------
+
+
+def apply_generation_rules(
+    generation: Any, logits: torch.Tensor, source: Sequence[int], decoded: Sequence[int], max_length: int
+) -> torch.Tensor | None:
+    """Logits `[V]` of the token after `decoded`, processed as `generate` does for a text of at most `max_length`
+    tokens; None where the generation config asks for nothing."""
+    read, ids = (torch.tensor([list(part)], device=logits.device) for part in (source, decoded))
+    rules = LogitsProcessorList(processors(generation, read, max_length))
+    return rules(ids, logits[None].float().clone())[0] if rules else None
+
+
+def processors(generation: Any, source: torch.Tensor, max_length: int) -> list[LogitsProcessor]:
+    """The processors that a generation config asks for, given the ids `[1, S]` that the encoder read."""
+    device, found = source.device, list[LogitsProcessor]()
+
+    def asked(name: str, nothing: object = 0) -> Any:
+        value = getattr(generation, name, None)
+        return None if value == nothing else value
+
+    ends = asked("eos_token_id")
+    end = None if ends is None else torch.tensor([ends] if isinstance(ends, int) else list(ends), device=device)
+    if (penalty := asked("encoder_repetition_penalty", 1.0)) is not None:
+        found.append(EncoderRepetitionPenaltyLogitsProcessor(penalty, source))
+    if (penalty := asked("repetition_penalty", 1.0)) is not None:
+        found.append(RepetitionPenaltyLogitsProcessor(penalty))
+    if (size := asked("no_repeat_ngram_size")) is not None:
+        found.append(NoRepeatNGramLogitsProcessor(size))
+    if (size := asked("encoder_no_repeat_ngram_size")) is not None:
+        found.append(EncoderNoRepeatNGramLogitsProcessor(size, source))
+    if (words := asked("bad_words_ids", [])) is not None:
+        found.append(NoBadWordsLogitsProcessor(words, end))
+    if (length := asked("min_length")) is not None and end is not None:
+        found.append(MinLengthLogitsProcessor(length, end, device=str(device)))
+    if (length := asked("min_new_tokens")) is not None and end is not None:
+        found.append(MinNewTokensLengthLogitsProcessor(1, length, end, device=str(device)))
+    if (first := asked("forced_bos_token_id", ())) is not None:
+        found.append(ForcedBOSTokenLogitsProcessor(first))
+    if (last := asked("forced_eos_token_id", ())) is not None:
+        found.append(ForcedEOSTokenLogitsProcessor(max_length, last, device=str(device)))
+    if (banned := asked("suppress_tokens", [])) is not None:
+        found.append(SuppressTokensLogitsProcessor(banned, device=str(device)))
+    return found

@@ -15,11 +15,9 @@ from engine.cache.layers.cross import SourceCache
 from engine.errors import is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
-from engine.model.batch import Batch
-from engine.model.encoder import arguments_of, has_encoder
-from engine.model.layer_hooks import watched
+from engine.model.batch import Batch, head_of
+from engine.model.forward import arguments_of, has_encoder, watched
 from engine.model.runners.decoder import FusedDecoder, has_llama_structure
-from engine.model.surprisal import head_of
 from engine.predict.capacity import context_length
 
 NOISE_SEED = 0

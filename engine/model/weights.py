@@ -1,21 +1,26 @@
 """Builds the torch module with its weights, as stored or quantised: from a folder (safetensors only), or random from a
-config."""
+config.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, TorchAoConfig
 
+from engine.device import device_now
 from engine.errors import Cancelled, InputError, first_line, is_of_machine
 from engine.model.device import Placement
 from engine.spec.model import INT4_GROUP
 
 OFFLOADED = ("disk", "meta")
+SHAPE_SEED = 0
 
 
 def device_map_of(placement: Placement) -> Any:
@@ -58,9 +63,6 @@ def layer_devices(layers: Mapping[int, torch.nn.Module]) -> tuple[str, ...]:
     """The device of each layer (of its first weight); empty where all layers are on one device."""
     found = [str(next(layers[index].parameters()).device) for index in sorted(layers)]
     return tuple(found) if len(set(found)) > 1 else ()
-
-
-SHAPE_SEED = 0
 
 
 def load_weights(folder: Path, config: Any, placement: Placement, attention: str | None) -> Any:
@@ -178,3 +180,29 @@ def held_bytes(tensor: torch.Tensor) -> int:
         return tensor.numel() * tensor.element_size()
     names, _ = tensor.__tensor_flatten__()
     return sum(held_bytes(getattr(tensor, name)) for name in names)
+
+
+# ---- how long the matrix products take alone: a lower bound for a forward of one token ------------------------------
+
+
+TIMES = 5
+
+
+@torch.inference_mode()
+def products_ms(model: nn.Module, device: torch.device) -> float:
+    """Milliseconds to multiply one vector with every weight of every linear layer and nothing else: the median of a few
+    runs after a warm-up. 0 where a model has no plain linear layers."""
+    maps = [module for module in model.modules() if type(module) is nn.Linear]
+    if not maps:
+        return 0.0
+    vectors = {(m.in_features, m.weight.dtype, m.weight.device): m.weight.new_ones(1, m.in_features) for m in maps}
+    work = [(m.weight, vectors[m.in_features, m.weight.dtype, m.weight.device]) for m in maps]
+    times = [_once(work, device) for _ in range(TIMES + 1)]
+    return statistics.median(times[1:])
+
+
+def _once(work: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> float:
+    began = device_now(device)
+    for weight, vector in work:
+        nn.functional.linear(vector, weight)
+    return device_now(device).ms_since(began)

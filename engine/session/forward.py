@@ -13,10 +13,9 @@ from engine.cache.part_timer import PartTimer, timed_layers
 from engine.device import to_device
 from engine.history.late_surprisal import LateSurprisal
 from engine.look.measures import Measured, spread
-from engine.model.batch import Batch, Result
+from engine.model.batch import Batch, Result, Surprisal
 from engine.model.loader import LoadedModel
-from engine.model.products import products_ms
-from engine.model.surprisal import Surprisal
+from engine.model.weights import products_ms
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.live import LiveSequences

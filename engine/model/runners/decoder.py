@@ -25,9 +25,8 @@ from transformers.masking_utils import create_causal_mask
 from engine.cache.paged.rows import GatherBuffer
 from engine.cache.part_timer import timed
 from engine.device import to_device
-from engine.model.attention import LONG_CONTEXT
-from engine.model.batch import Batch
-from engine.model.runners.attending import (
+from engine.model.attention import (
+    LONG_CONTEXT,
     UNMASKED,
     AppendBySequence,
     Attend,
@@ -37,6 +36,7 @@ from engine.model.runners.attending import (
     RowMask,
     attention_output,
 )
+from engine.model.batch import Batch
 
 MIN_DEFERRED_PRODUCTS = 5 * 10**8  # fewer multiplications, some 50 ms of one core, are not deferred
 MOST_COPIED = 4  # limit for K and V that must be copied for it, as a multiple of the numbers in the layer's input

@@ -18,9 +18,8 @@ from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.device import free_bytes, to_device
 from engine.errors import Memory, first_line, is_of_device, is_out_of_memory, needed_and_free, remedies
 from engine.look.measures import Measured, PackedLayout, Wanted, measured_step
-from engine.model.attention import explicit_weights, weighted_values
+from engine.model.attention import Attend, explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
-from engine.model.runners.attending import Attend
 from engine.model.runners.compiler import Compiler, Compiling
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import PAGES, Kernel

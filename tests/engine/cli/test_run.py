@@ -56,7 +56,7 @@ def test_run_tells_the_surprisal_of_a_long_prompt_and_exports_it(
     given = ("run", "--model", source, "--token-ids", IDS, "--steps", 2)
     inside = [line["surprisal"] for line in twin.lines(*given)[:-1]]
     assert [None not in inside[0][1:], len(inside[0]), len(inside[1])] == [True, 6, 1]
-    monkeypatch.setattr("engine.model.surprisal.PRODUCTS_IN_STEP", 0)
+    monkeypatch.setattr("engine.model.batch.PRODUCTS_IN_STEP", 0)
     assert [line["surprisal"] for line in twin.lines(*given, "--export", target)[:-1]] == inside
     with SnapshotFile(target) as file:
         assert file.records[0].sequences[0].surprisal[1:] == pytest.approx(inside[0][1:], abs=1e-4)

@@ -7,7 +7,7 @@ import torch
 
 import engine.history.history
 from engine.history.history import History
-from engine.model.surprisal import Surprisal
+from engine.model.batch import Surprisal
 
 HIDDEN = torch.zeros(1, 65, 16)  # of 64 tokens whose successors are known: 4 KiB
 ROWS = torch.zeros(4, 64)  # 1 KiB

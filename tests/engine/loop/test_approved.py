@@ -234,7 +234,7 @@ def test_kinds_are_told_as_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_files_are_told_as_approved(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.model.surprisal.PRODUCTS_IN_STEP", 0)  # that of a prompt comes behind its step
+    monkeypatch.setattr("engine.model.batch.PRODUCTS_IN_STEP", 0)  # that of a prompt comes behind its step
     approve_story(Path(__file__).parent / "approved" / "files.txt", Story(monkeypatch).run(files(folder, tmp_path)))
 
 

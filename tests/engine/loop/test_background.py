@@ -149,7 +149,7 @@ def test_a_step_that_is_compiled_can_be_given_up_and_is_compiled_when_it_comes_a
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler, "BACKEND", "eager")
-    monkeypatch.setattr("engine.model.runners.compiled_step.why_not_compiled", lambda device: "")
+    monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
     torch.compiler.reset()  # it may have what another test had compiled
 
     def never(graph: Any, inputs: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.model import surprisal
+from engine.model import batch
 from engine.snapshot.read import SnapshotFile
 from engine.wire.commands import Pause, RemoveSequence, Run, SetPace, Step
 from engine.wire.events import Event, Failed, PromptSurprisal
@@ -21,8 +21,8 @@ LENGTH = 40
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every prompt is long, and is read four tokens at a time."""
-    monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 0)
-    monkeypatch.setattr(surprisal, "SLICE_LOGITS", 4 * 128)
+    monkeypatch.setattr(batch, "PRODUCTS_IN_STEP", 0)
+    monkeypatch.setattr(batch, "SLICE_LOGITS", 4 * 128)
 
 
 def positions(driver: Driver) -> list[int]:
@@ -56,15 +56,15 @@ def test_a_run_that_waits_for_its_pace_lets_it_come(driver: Driver) -> None:
 def test_a_prompt_that_is_removed_is_not_computed_any_more(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command comes while the first slice is computed."""
     sent = []
-    advance = surprisal.Surprisal.advance
+    advance = batch.Surprisal.advance
 
-    def removed_in_the_middle(self: surprisal.Surprisal) -> object:
+    def removed_in_the_middle(self: batch.Surprisal) -> object:
         if not sent:
             sent.append(True)
             driver.send(RemoveSequence(0))
         return advance(self)
 
-    monkeypatch.setattr(surprisal.Surprisal, "advance", removed_in_the_middle)
+    monkeypatch.setattr(batch.Surprisal, "advance", removed_in_the_middle)
     driver.send(prompt(LENGTH), Step())
     driver.wait_for(PromptSurprisal)
     driver.rest()
@@ -86,7 +86,7 @@ def test_an_export_waits_for_it(driver: Driver, tmp_path: Path) -> None:
 
 def test_a_slice_that_fails_is_told_and_steps_go_on(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(surprisal, "cross_entropy", lambda *_, **__: 1 / 0)
+        patch.setattr(batch, "cross_entropy", lambda *_, **__: 1 / 0)
         driver.send(prompt(LENGTH), Step())
         failed = driver.wait_for(Failed)
         driver.rest()

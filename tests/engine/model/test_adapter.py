@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from engine.errors import InputError
-from engine.model.adapter import PICKLED, check_adapter
-from engine.model.adapter import WEIGHTS as FILE
-from engine.model.folder import ADAPTER
 from engine.model.forecast import forecast
 from engine.model.loader import load
+from engine.model.source import ADAPTER, PICKLED, check_adapter
+from engine.model.source import WEIGHTS as FILE
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec, with_adapters
@@ -97,7 +96,7 @@ def test_what_is_no_whole_lora_adapter_is_refused_before_anything_is_loaded(
     assert "own weights (pissa)" in why(written(tmp_path / "begun", init_lora_weights="pissa"))
     assert "megatron_config" in why(written(tmp_path / "code", megatron_config={"x": 1}))
     folder = written(tmp_path / "a")
-    monkeypatch.setattr("engine.model.adapter.find_spec", lambda name: None)
+    monkeypatch.setattr("engine.model.source.find_spec", lambda name: None)
     assert why(folder) == "An adapter needs peft, which is not installed: pip install 'kvloupe[adapters]'."
     (folder / FILE).write_bytes((folder / FILE).read_bytes()[:100])
     assert "damaged or cut short" in why(folder)
@@ -111,7 +110,7 @@ def test_a_model_with_an_adapter_in_its_folder_is_refused_where_it_would_be_put_
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (copy / ADAPTER).write_text("{}")
-    monkeypatch.setattr("engine.model.folder.find_spec", lambda name: name)
+    monkeypatch.setattr("engine.model.source.find_spec", lambda name: name)
     assert "holds a model and an adapter" in refused(copy)
 
 
@@ -147,7 +146,7 @@ def test_the_numbers_are_those_of_the_model_with_the_product_added(base: str, tm
 def test_what_it_takes_is_forecast_and_a_fault_of_it_is_told_before_it_is_loaded(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.model.adapter.find_spec", lambda name: name)
+    monkeypatch.setattr("engine.model.source.find_spec", lambda name: name)
     folder = written(tmp_path / "a")
     plain, adapted = (forecast(ForecastLoad(spec, CacheSpec(), 20), 0) for spec in (on(base), on(base, folder)))
     assert not adapted.problem

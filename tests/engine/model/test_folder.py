@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from engine.errors import InputError
-from engine.model.folder import read_config
 from engine.model.loader import load
+from engine.model.source import read_config
 from engine.spec.model import ModelSpec
 from tests.engine.model.folders import edit_config, refused
 from tests.engine.tiny import config_dict

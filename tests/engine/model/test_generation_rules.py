@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
 
-from engine.model.generation_rules import apply_generation_rules
+from engine.model.loader import apply_generation_rules
 from tests.engine.tiny import model_of
 
 SOURCE, DECODED = [7, 8, 9, 7, 8], [2, 7, 8, 5, 7]  # 7 is followed by 8 in both

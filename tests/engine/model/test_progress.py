@@ -9,9 +9,8 @@ import torch
 from torch.overrides import _get_current_function_mode
 
 from engine.errors import Cancelled
-from engine.model import progress
-from engine.model.loader import load
-from engine.model.progress import num_tensors
+from engine.model import loader
+from engine.model.loader import load, num_tensors
 from engine.spec.model import ModelSpec
 from tests.engine.tiny import write_config
 
@@ -20,7 +19,7 @@ Said = tuple[str, int, int | None]
 
 @pytest.fixture(autouse=True)
 def _at_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "REPORT_EVERY_S", -1.0)
+    monkeypatch.setattr(loader, "REPORT_EVERY_S", -1.0)
 
 
 def told_by(spec: ModelSpec) -> list[Said]:
@@ -72,7 +71,7 @@ def test_a_cancel_that_was_taken_for_an_error_of_a_tensor_is_a_cancel_all_the_sa
         raise Cancelled
 
     def load_it() -> None:
-        with progress.LoadProgress(cancel).reporting() as told:
+        with loader.LoadProgress(cancel).reporting() as told:
             try:
                 told.begin("Loading it")
             except Cancelled:

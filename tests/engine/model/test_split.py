@@ -11,7 +11,7 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.model.device import Placement
-from engine.model.layer_hooks import layers_by_index
+from engine.model.forward import layers_by_index
 from engine.model.loader import LoadedModel
 from engine.model.runners.runners import Runners
 from engine.model.weights import device_map_of, layer_devices

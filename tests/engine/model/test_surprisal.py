@@ -9,9 +9,9 @@ import torch
 
 from engine.errors import Cancelled
 from engine.history import late_surprisal
-from engine.model import surprisal
+from engine.model import batch
+from engine.model.batch import Surprisal
 from engine.model.loader import LoadedModel
-from engine.model.surprisal import Surprisal
 from engine.model.trial_forwards import decoder_of, is_head_apart
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -26,7 +26,7 @@ def test_it_is_that_of_the_models_own_logits_whatever_the_head_does_to_them(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three tokens at a time, with an architecture's caps and scales of logits, and a model that is as it was after."""
-    monkeypatch.setattr(surprisal, "SLICE_LOGITS", 3 * 128 + 5)
+    monkeypatch.setattr(batch, "SLICE_LOGITS", 3 * 128 + 5)
     model, ids = model_of(architecture), prompt_ids(12)
     logprobs = model.reference_logits(torch.tensor([ids])).float().log_softmax(-1)
     session = Session(model, CacheSpec(), prefill_chunk=7)
@@ -47,7 +47,7 @@ def test_the_logits_of_a_long_prompt_are_never_held_at_once(
     architecture: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one chunk or in whole; an eighth of its logits at a time."""
-    monkeypatch.setattr(surprisal, "SLICE_LOGITS", 12 * 128)
+    monkeypatch.setattr(batch, "SLICE_LOGITS", 12 * 128)
     session = Session(model_of(architecture), CacheSpec(layout))  # type: ignore[arg-type]
     session.submit(Prompt(token_ids=prompt_ids(96)))
     with largest_tensor() as largest:
@@ -58,7 +58,7 @@ def test_the_logits_of_a_long_prompt_are_never_held_at_once(
 
 
 def test_it_is_given_up_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surprisal, "SLICE_LOGITS", 2 * 128)
+    monkeypatch.setattr(batch, "SLICE_LOGITS", 2 * 128)
     calls = []
 
     def head(rows: torch.Tensor) -> torch.Tensor:
@@ -84,13 +84,13 @@ def test_a_padded_vocabulary_is_no_surprise() -> None:
 
 @pytest.fixture
 def in_threes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surprisal, "SLICE_LOGITS", 3 * 128)
+    monkeypatch.setattr(batch, "SLICE_LOGITS", 3 * 128)
 
 
 @pytest.fixture
 def late(in_threes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every chunk is too long for its step."""
-    monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 0)
+    monkeypatch.setattr(batch, "PRODUCTS_IN_STEP", 0)
 
 
 def prefilled(model: LoadedModel, cache: CacheSpec, length: int = 20) -> tuple[Session, list[StepRecord]]:
@@ -114,7 +114,7 @@ def test_computed_later_it_is_the_same_to_the_last_bit(
     """The record leaves all open but the first tokens of chunks, whose logits are there; slices come in order."""
     model, cache = model_of(architecture), CacheSpec(layout)  # type: ignore[arg-type]
     _, inside = prefilled(model, cache)
-    monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 0)
+    monkeypatch.setattr(batch, "PRODUCTS_IN_STEP", 0)
     session, records = prefilled(model, cache)
     kept, begins = session.history.surprisal, {record.sequences[0].first_position for record in records}
     assert values_of(records) == [value if i in begins else None for i, value in enumerate(values_of(inside))]
@@ -140,9 +140,9 @@ def test_what_waits_is_counted_as_held_for_looking(late: None) -> None:
 
 def test_a_short_chunk_is_computed_in_its_step(in_threes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of its multiplications: 8 tokens of 64 numbers, times 128 tokens that there are."""
-    monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 8 * 64 * 128)
+    monkeypatch.setattr(batch, "PRODUCTS_IN_STEP", 8 * 64 * 128)
     assert not prefilled(model_of("llama"), CacheSpec(), 9)[0].history.surprisal.is_waiting
-    monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 8 * 64 * 128 - 1)
+    monkeypatch.setattr(batch, "PRODUCTS_IN_STEP", 8 * 64 * 128 - 1)
     assert prefilled(model_of("llama"), CacheSpec(), 9)[0].history.surprisal.is_waiting
 
 
@@ -215,7 +215,7 @@ def test_a_slice_that_fails_gives_its_chunk_up_and_no_other(late: None, monkeypa
     kept = session.history.surprisal
     kept.advance()
     with monkeypatch.context() as patch:
-        patch.setattr(surprisal, "cross_entropy", lambda *_, **__: 1 / 0)
+        patch.setattr(batch, "cross_entropy", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             kept.advance()
     assert {each.step for each in kept.finish()} == {1, 2}

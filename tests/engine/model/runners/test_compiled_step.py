@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from engine.model.runners import compiler
-from engine.model.runners.compiled_step import are_near
-from engine.model.runners.runners import Runners
+from engine.model.runners.runners import Runners, are_near
 from engine.session.session import Session
 from engine.spec.cache import ALL_PRESETS, PRESETS, CacheSpec, cache_named, preset_of
 from engine.spec.sampling import Prompt
@@ -55,7 +54,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All that torch.compile does but the code that it writes, which takes minutes of a suite."""
     torch.compiler.reset()
     monkeypatch.setattr(compiler, "BACKEND", "eager")
-    monkeypatch.setattr("engine.model.runners.compiled_step.why_not_compiled", lambda device: "")
+    monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
     yield
     torch.compiler.reset()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.model import surprisal
+from engine.model import batch
 from engine.model.runners import decoder
 from engine.model.runners.decoder import DeferredOutputs
 from engine.session.session import Session
@@ -46,8 +46,8 @@ def test_rows_are_the_same_to_the_last_bit_and_all_else_within_rounding(
     name: str, is_late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later the cache may hold other rows: what the layer read is kept as it was."""
-    monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 0 if is_late else 10**18)
-    monkeypatch.setattr(surprisal, "SLICE_LOGITS", 3 * 128)
+    monkeypatch.setattr(batch, "PRODUCTS_IN_STEP", 0 if is_late else 10**18)
+    monkeypatch.setattr(batch, "SLICE_LOGITS", 3 * 128)
     model_of("llama")  # is tried when it is made
     found, made = [], list[DeferredOutputs]()
 

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from engine.errors import InputError
 from engine.model import attention
 from engine.model.batch import Batch
-from engine.model.runners import attending, decoder
+from engine.model.runners import decoder
 from engine.model.runners.decoder import PART, product
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
@@ -95,7 +95,7 @@ def test_several_sequences_are_computed_together_and_each_reads_its_own_rows(
 ) -> None:
     """Lengths at every edge of a page, of which some lie in one run and one does not. Long ones are gathered in memory
     that is used again."""
-    for module in (attention, attending, decoder):
+    for module in (attention, decoder):
         monkeypatch.setattr(module, "LONG_CONTEXT", long)
     lengths = [3, 4, 5, 11]
     together, padded = batch_of(name, lengths), batch_of(name, lengths)

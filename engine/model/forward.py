@@ -1,9 +1,11 @@
-"""Encoder-decoders: one sequence of tokens, the first of which an encoder reads once."""
+"""A forward of transformers: hooks at the layers of a model, and the arguments of an encoder-decoder, which is one
+sequence of tokens, the first of which an encoder reads once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +15,10 @@ from engine.cache.layers.build import cache_argument
 from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import NO_LAYER
-from engine.model.batch import Batch
+from engine.model.batch import Batch, LayerCallback
+
+# ---- encoder-decoders -----------------------------------------------------------------------------------------------
+
 
 CROSS_NAMES = ("EncDecAttention", "encoder_attn", "cross_attn", "crossattention")  # module names, by model family
 
@@ -81,3 +86,64 @@ def attentions_of(output: Any) -> Iterator[torch.Tensor]:
     """The attention weights that a model returns, in order of layers."""
     for name in ("attentions", "decoder_attentions", "cross_attentions"):
         yield from (row for row in getattr(output, name, None) or () if row is not None)
+
+
+# ---- hooks at the layers during a forward, without changing the model's code ----------------------------------------
+
+
+@contextmanager
+def watched(
+    model: Any,
+    heartbeat: Callable[[], None] | None = None,
+    on_layer: LayerCallback | None = None,
+    reads_hidden: bool = False,
+) -> Iterator[list[Any]]:
+    """While this context is open, call `heartbeat` before every module with a `layer_idx`, and `on_layer` after every
+    layer with the layer's index and output; if `reads_hidden`, collect what the model's body (all of it but the head)
+    returns. Forwards that `on_layer` itself begins, for a picture of a suspended step, are not watched."""
+    found: list[Any] = []
+    is_called = False
+    with ExitStack() as hooks:
+        if heartbeat is not None:
+            for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
+                hooks.callback(layer.register_forward_pre_hook(lambda *_: None if is_called else heartbeat()).remove)
+        if on_layer is not None:
+            for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
+
+                def call_back(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
+                    nonlocal is_called
+                    if not is_called:
+                        is_called = True
+                        try:
+                            on_layer(index, active_stream(output[0] if isinstance(output, tuple) else output))
+                        finally:
+                            is_called = False
+
+                hooks.callback(layer.register_forward_hook(call_back).remove)
+        if reads_hidden:
+            hook = model.get_decoder().register_forward_hook(
+                lambda _module, _inputs, output: None if is_called else found.append(output)
+            )
+            hooks.callback(hook.remove)
+        yield found
+
+
+def active_stream(output: torch.Tensor) -> torch.Tensor:
+    """The output of a layer `[B, T, hidden]`. With alternating updates (Gemma 3n) it has several streams
+    `[streams, B, T, hidden]`, of which the first is the one that the layer computed."""
+    return output[0] if output.dim() == 4 else output
+
+
+def layers_by_index(model: Any) -> dict[int, Any]:
+    """The layer modules of a model by index. The index is known to a submodule (`layer_idx`); the layer is its ancestor
+    that is an item of a `ModuleList`."""
+    modules: dict[str, Any] = dict(model.named_modules())
+    found: dict[int, Any] = {}
+    for name, module in modules.items():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int):
+            parts = name.split(".")
+            above = (".".join(parts[:n]) for n in range(len(parts)))
+            depth = next((n for n, path in enumerate(above) if isinstance(modules[path], torch.nn.ModuleList)), None)
+            found.setdefault(index, module if depth is None else modules[".".join(parts[: depth + 1])])
+    return found
