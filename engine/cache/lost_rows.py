@@ -105,8 +105,8 @@ class LostRows:
     def knows_state(self, num_tokens: int) -> bool:
         """Whether the rule's state at `num_tokens` tokens, before the present, can be restored."""
         later = self.since(num_tokens)[:1]
-        is_told = all(step.state_at in (None, num_tokens) for step in later)
-        return num_tokens == 0 or (num_tokens >= self.state_floor and is_told)
+        is_known = all(step.state_at in (None, num_tokens) for step in later)
+        return num_tokens == 0 or (num_tokens >= self.state_floor and is_known)
 
     def states_at(self, num_tokens: int) -> dict[int, torch.Tensor | None] | None:
         """The rule's state by layer at `num_tokens` tokens; None where the log does not have it."""
