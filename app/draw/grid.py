@@ -1,4 +1,4 @@
-"""Columns of pictures over tokens: which are visible, which position is in which, and several in one pixel."""
+"""Columns of pictures over tokens: which are visible, which position is in which, several in one pixel, and the means of rows."""
 
 from __future__ import annotations
 
@@ -33,6 +33,15 @@ def pooled_rows(indices: Indices, most: int, ground: int) -> Indices:
     starts = first_cells(len(indices), most)
     low, high = np.minimum.reduceat(indices, starts), np.maximum.reduceat(indices, starts)
     return np.where(high.astype(np.int16) - ground >= ground - low.astype(np.int16), high, low)
+
+
+def row_means(rows: Floats) -> list[float]:
+    """The mean of each row of numbers without its NaN (places that do not exist); NaN if none is left."""
+    is_there = ~np.isnan(rows)
+    count = is_there.sum(axis=1)
+    total = np.where(is_there, rows, 0).sum(axis=1)
+    means: list[float] = np.where(count > 0, total / np.maximum(count, 1), np.nan).tolist()
+    return means
 
 
 def whole_steps(pixels: float, step: int) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
 from app.draw.format import thousands
-from app.draw.spark import Spark, spark
 from app.kit.painting import LEFT, TextPainter, argb, loud_color, pixels_image
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 from app.kit.widgets import Opaque, TellsPlaces, scrolled
@@ -192,12 +192,34 @@ class Facts(TellsPlaces, Opaque, QWidget):
     def _paint_bars(self, painter: QPainter, place: QRectF, fact: Fact) -> None:
         ratio = self.devicePixelRatioF()
         width, height = int(place.width() * ratio), int(place.height() * ratio)
-        drawn: Spark = spark(fact.bars or (), width, height, gap=max(1, round(ratio)), marked=fact.marked)
+        codes = bar_codes(fact.bars or (), width, height, gap=max(1, round(ratio)), marked=fact.marked)
         colors = [0, *(argb(c) for c in self._colors(fact.color))]
-        painter.drawImage(place.topLeft(), pixels_image(np.array(colors, dtype=np.uint32)[drawn.codes], ratio))
+        painter.drawImage(place.topLeft(), pixels_image(np.array(colors, dtype=np.uint32)[codes], ratio))
 
     def _colors(self, role: str) -> tuple[str, str, str]:
         return getattr(current_theme(), role), current_theme().selected, loud_color(current_theme())
+
+
+def bar_codes(
+    values: Sequence[float], width: int, height: int, gap: int, marked: int | None = None
+) -> npt.NDArray[np.uint8]:
+    """Bars of magnitudes that fit into a line, `[height, width]`: 0 empty, 1 bar, 2 the `marked` one, 3 NaN or Inf,
+    which are full bars; a value that is not zero has at least one pixel."""
+    count = len(values)
+    codes = np.zeros((max(height, 1), max(width, 1)), dtype=np.uint8)
+    numbers = np.abs(np.array(values, dtype=np.float64))
+    finite = numbers[np.isfinite(numbers)]
+    most = float(finite.max(initial=0))
+    for index, value in enumerate(numbers):
+        left, right = index * width // count, (index + 1) * width // count
+        right -= gap if right - left > 2 * gap else 0
+        is_finite = bool(np.isfinite(value))
+        tall = height if not is_finite else max(1, round(value / most * height)) if value else 0
+        code = 3 if not is_finite else 2 if index == marked else 1
+        # where bars share a pixel column, the greatest code is kept
+        kept = codes[height - tall :, left : max(right, left + 1)]
+        kept[...] = np.maximum(kept, code)
+    return codes
 
 
 HEIGHT = 31

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
+import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
-from app.draw import attention as draw
-from app.draw.attention import LINEAR, LOG, PER_HEAD, HeadMass, PositionWeight
+from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.edited import runs, touches
 from app.draw.format import brief, decimal, exact, percent
 from app.draw.matrix import MatrixCell, is_map, matrix_of
@@ -39,6 +39,126 @@ from app.models.places import head_of, layer_label
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import AttentionPicture
+from engine.wire.records import AttentionSummary
+
+LOG, PER_HEAD, LINEAR = "log", "head", "linear"
+LEAST_SHARE = 0.05  # of an even weight 1/(number of positions): smaller weights have the scale's lowest colour
+SINK_SHARE, SINK_TIMES = 0.25, 3  # a sink takes a quarter of the mass, and three times an even share of it
+FIRST, RECENT = 4, 16  # sinks are among the first tokens, or older than the latest, which are near the query
+
+
+class HeadMass(Struct, frozen=True):
+    """A query head's attention mass on position 0 and on the last 16 positions."""
+
+    head: int
+    first: float
+    recent: float
+
+
+class PositionWeight(Struct, frozen=True):
+    """A position and its attention weight."""
+
+    position: int
+    weight: float
+
+
+def is_weights(picture: AttentionPicture) -> bool:
+    """Whether its numbers are weights between 0 and 1, of which each query has one to share out."""
+    return LENSES[picture.request.lens].name in ("attention", "attention-map")
+
+
+def largest(picture: AttentionPicture) -> float:
+    """What the colours reach to: 1 for weights, else the largest number; 1 where there is none."""
+    if is_weights(picture):
+        return 1.0
+    known = picture.weights[np.isfinite(picture.weights)]
+    return float(known.max(initial=0.0)) or 1.0
+
+
+def attention_indices(picture: AttentionPicture, scale: str) -> Indices:
+    """`[rows, columns]` of colour indices: by the number's logarithm above `LEAST_SHARE` (`LOG`), relative to the
+    row's largest one behind the first token (`PER_HEAD`), or by the number itself (`LINEAR`). Numbers that are no
+    weights are taken as shares of the largest."""
+    weights = matrix_of(picture).shown
+    if scale != PER_HEAD:
+        weights = weights / np.float32(largest(picture))
+    if scale == LOG:
+        least = np.float32(LEAST_SHARE / (picture.query_position + 1))
+        weights = (1 - np.log10(np.maximum(weights, least)) / np.log10(least)).astype(np.float32)
+    elif scale == PER_HEAD:
+        weights = weights / head_limits(picture)[:, None]
+    return magnitude_index(np.ascontiguousarray(weights, dtype=np.float32), 1.0)
+
+
+def head_limits(picture: AttentionPicture) -> Floats:
+    """`[H]`: the largest weight behind the first token, which often takes half of the mass as a sink; of the whole row,
+    so that zooming changes no colour. 1 for a head that has none, and for each row of a lens without them the
+    largest."""
+    if picture.top_positions is None or picture.top_weights is None or not picture.top_weights.size:
+        return np.full(picture.weights.shape[0], largest(picture), np.float32)
+    behind = np.where(picture.top_positions > 0, picture.top_weights, 0)
+    most: Floats = np.nan_to_num(behind).max(1).astype(np.float32)
+    most[most <= 0] = 1
+    return most
+
+
+def top_positions(picture: AttentionPicture, head: int) -> tuple[PositionWeight, ...]:
+    """The positions with a head's largest weights, largest first; fewer if the head has fewer rows. Of sums, the
+    mean weights of the queries."""
+    if picture.top_positions is None or picture.top_weights is None or not 0 <= head < len(picture.top_positions):
+        return ()
+    pairs = zip(picture.top_positions[head], picture.top_weights[head], strict=True)
+    count = 1 if is_weights(picture) else max(1, picture.query_position + 1 - picture.first_query)
+    return tuple(PositionWeight(int(position), float(weight) / count) for position, weight in pairs if weight == weight)
+
+
+@lru_cache(maxsize=4)
+def sinks_of(picture: AttentionPicture) -> tuple[PositionWeight, ...]:
+    """Positions that take a quarter of the mass or more in the mean of the layer's heads, and much more than each of so
+    few tokens would if all took the same. A token near the query is none: heads look at it because it is near."""
+    if (
+        picture.request.lens != "attention"
+        or picture.top_positions is None
+        or picture.top_weights is None
+        or not picture.top_weights.size
+    ):
+        return ()
+    places, where = np.unique(picture.top_positions, return_inverse=True)
+    mass = np.bincount(where.reshape(-1), np.nan_to_num(picture.top_weights).reshape(-1)) / len(picture.top_positions)
+    query = picture.query_position
+    least = max(SINK_SHARE, SINK_TIMES / (query + 1))
+    return tuple(
+        PositionWeight(int(place), float(mean))
+        for place, mean in zip(places, mass, strict=True)
+        if mean >= least and place != query and (place < FIRST or place <= query - RECENT)
+    )
+
+
+def kv_head_of(head: int, group_size: int) -> int:
+    return head // max(1, group_size)
+
+
+def rows_between(picture: AttentionPicture, first: MatrixCell, last: MatrixCell) -> Rows:
+    """The rows between two cells, both included: those of the kv heads that their query heads read."""
+    low, high = sorted(kv_head_of(cell.place.head, picture.group_size) for cell in (first, last))
+    is_all = low == 0 and high == kv_head_of(picture.weights.shape[0] - 1, picture.group_size) and not is_map(picture)
+    heads = None if is_all else tuple(range(low, high + 1))
+    return Rows(min(first.first, last.first), max(first.last, last.last) + 1, (picture.request.layer,), heads)
+
+
+def masses_of(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tuple[HeadMass, ...]:
+    """The masses of every head of a layer, given its entropies `[H]`; empty if the layer was not measured."""
+    if layer not in summary.layers:
+        return ()
+    index = summary.layers.index(layer)
+    first, recent = summary.first_mass[index], summary.recent_mass[index]
+    if entropy is None or len(entropy) != len(first):
+        return ()
+    return tuple(HeadMass(head, float(first[head]), float(recent[head])) for head in range(len(first)))
+
+
+# ---- the panel -------------------------------------------------------------------------------------------------------
+
 
 _MASS_WIDTH = 96
 _LEAST_PITCH = 11.0
@@ -230,12 +350,12 @@ class AttentionView(MapView[AttentionState]):
 
     def pick(self, point: QPointF) -> None:
         if (cell := self.cell_at(point)) is not None:
-            kv_head = draw.kv_head_of(cell.place.head, self.picture.group_size)
+            kv_head = kv_head_of(cell.place.head, self.picture.group_size)
             self._models.viewport.update(query_head=cell.place.head)
             self._models.selection.update(position=cell.first, kv_head=kv_head, layer=cell.place.layer)
 
     def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
-        return draw.rows_between(self.picture, first, last)
+        return rows_between(self.picture, first, last)
 
     def pin(self, is_pinned: bool) -> None:
         layer = self.picture.request.layer if self.picture is not None else self._models.selection.now.layer
@@ -307,7 +427,7 @@ class AttentionView(MapView[AttentionState]):
             if picture.first_query:
                 words.append(f"from query {picture.first_query} on")
         elif LENSES[picture.request.lens].reads == "queries":
-            words = [f"colours up to {brief(draw.largest(picture))}"]
+            words = [f"colours up to {brief(largest(picture))}"]
         else:
             words = [f"where {picture.query_position} {name_of(picture.query_position)} looked"]
         words += self._sink_words(picture)
@@ -322,7 +442,7 @@ class AttentionView(MapView[AttentionState]):
         name_of = partial(token_name, self._models, picture.request.seq_id, max_chars=self.name_length)
         return [
             f"▼ attention sink: {one.position} {name_of(one.position)} takes {percent(one.weight)} in the mean of heads"
-            for one in draw.sinks(picture)
+            for one in sinks_of(picture)
             if first <= one.position and (last is None or one.position <= last)
         ]
 
@@ -345,14 +465,14 @@ class AttentionView(MapView[AttentionState]):
         picture = state.picture
         self.set_title(f"{self.title} · {layer_label(self._models, picture.request.layer)}")
         self.set_detail(state.words)
-        indices = draw.attention_indices(picture, state.scale)
+        indices = attention_indices(picture, state.scale)
         matrix = matrix_of(picture)
         marks = Marks(
             left=40 if is_map(picture) else 24,
             selected=span_of_run(matrix.span_of, state.selected),
             area=state.area,
             edited=state.edited,
-            flags=tuple(one.position + 0.5 for one in draw.sinks(picture)),
+            flags=tuple(one.position + 0.5 for one in sinks_of(picture)),
         )
         self.map.show_matrix(matrix, color_scale(current_theme(), is_signed=False), indices, marks)
         self.map.setAccessibleName(
@@ -380,7 +500,7 @@ class AttentionView(MapView[AttentionState]):
     def rows(self, picture: AttentionPicture) -> tuple[tuple[PositionWeight, ...], ...]:
         if picture.top_positions is None:
             return ()
-        return tuple(draw.top_positions(picture, head) for head in range(picture.weights.shape[0]))
+        return tuple(top_positions(picture, head) for head in range(picture.weights.shape[0]))
 
     def _chosen_head(self, picture: AttentionPicture) -> int:
         """The query head that was clicked, or the first that reads the selected kv head."""
@@ -397,7 +517,7 @@ class AttentionView(MapView[AttentionState]):
         part = timeline.part(seq_id, record.step) if record is not None else None
         if part is None or part.attention is None or picture.entropy is None or self.width() < _ROOM_FOR_MASSES:
             return ()
-        return draw.masses(part.attention, picture.request.layer, picture.entropy)
+        return masses_of(part.attention, picture.request.layer, picture.entropy)
 
     def tell(self, point: QPointF | None) -> None:
         picture = self.picture
@@ -418,8 +538,8 @@ class AttentionView(MapView[AttentionState]):
         if weight != weight and cell.is_gone:
             self.readout.setText(f"{place}   {self._fate(picture, cell)}")
             return
-        shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(picture) else exact(weight)
-        kv_head = draw.kv_head_of(head, picture.group_size)
+        shown = f"{exact(weight)}  ({percent(weight)})" if is_weights(picture) else exact(weight)
+        kv_head = kv_head_of(head, picture.group_size)
         edited = words_at(self._models, first, picture.request.layer, kv_head, seq_id=picture.request.seq_id)
         self.map.setToolTip(
             plain_tip("\n".join((*filter(None, (edited,)), *self._sink_words(picture, first, cell.last))))
@@ -447,10 +567,10 @@ class AttentionView(MapView[AttentionState]):
     def summary(self, picture: AttentionPicture) -> list[str]:
         """What the selected head attended to most, while the mouse is elsewhere."""
         head = self._chosen_head(picture)
-        found = draw.top_positions(picture, head)
+        found = top_positions(picture, head)
         if not found:
             return ["point at a cell for its weight"]
-        sinks = {one.position for one in draw.sinks(picture)}
+        sinks = {one.position for one in sinks_of(picture)}
         entries = zip(found, entries_of(found, self._token_name), strict=True)
         first, *others = (f"{words} (sink)" if one.position in sinks else words for one, words in entries)
         return [f"{layer_label(self._models, picture.request.layer)} head {head} → {first}", *others]
@@ -459,7 +579,7 @@ class AttentionView(MapView[AttentionState]):
         """Why there was no row to attend to."""
         if cell.last > cell.first:
             return "all evicted before"
-        kv_head = draw.kv_head_of(cell.place.head, picture.group_size)
+        kv_head = kv_head_of(cell.place.head, picture.group_size)
         request = picture.request
         return eviction_words(self._models, request.layer, kv_head, cell.first, request.step - 1, request.seq_id)
 

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.edited import edit_name, edit_place
 from app.draw.format import brief, divergence_words, percent, probable, thousands, token_label
-from app.draw.spark import row_means
+from app.draw.grid import row_means
 from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.files import save_text

@@ -8,10 +8,9 @@ import numpy as np
 from msgspec import Struct
 from PySide6.QtGui import QFont
 
-from app.draw import attention as attention_draw
-from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands, token_label
+from app.draw.grid import row_means
 from app.draw.matrix import matrix_of
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.heatmap import words_at
@@ -36,7 +35,7 @@ from app.models.pictures import ATTENTION, ROW, TABLE, WALL
 from app.models.places import geometry_of, layer_label, num_source, page_of
 from engine.counted import counted
 from engine.wire.pictures import AttentionPicture, RowPicture
-from engine.wire.records import StepRecord
+from engine.wire.records import RowStats, SequenceStep, StepRecord
 
 _SURPRISAL_TIP = "Minus the logarithm of the probability that the model gave this token before it came."
 _ATTENTION_TIP = (
@@ -146,9 +145,9 @@ def _page(models: Models, token: Token) -> list[Fact]:
 def _norms(models: Models, token: Token, row: RowPicture | None) -> list[Fact]:
     """The norms of the rows as the forward wrote them and, where they differ, as the cache stores them."""
     part = models.timeline.part(models.selection.now.seq_id, token.step)
-    norms = spark_draw.token_norms(part, token.position) if part is not None else None
+    norms = token_norms(part, token.position) if part is not None else None
     if norms is None and row is not None and row.written is not None:  # of a prompt: a record has the last row alone
-        norms = spark_draw.norms_of(row.written)
+        norms = norms_of(row.written)
     if norms is None:
         geometry = geometry_of(models)
         has_rows = geometry is None or geometry.attention_layers
@@ -165,11 +164,41 @@ def _norms(models: Models, token: Token, row: RowPicture | None) -> list[Fact]:
     ):
         tip = _norm_tip(name, "the forward wrote it")
         facts.append(_norm_fact(label, f"{name} {extent}", written, marked, color, tip, absent="none"))
-        stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
+        stored = row_norms(row.layers, rows, norms.layers) if row is not None else written
         if not np.allclose(stored, written, rtol=_SAME, atol=0, equal_nan=True):
             tip = _norm_tip(name, "the cache holds it")
             facts.append(_norm_fact(label, f"{name} stored", stored, marked, color, tip))
     return facts
+
+
+class TokenNorms(Struct, frozen=True):
+    """L2 norms of one token's K and V rows, the mean over heads of each of `layers`."""
+
+    layers: tuple[int, ...]
+    keys: list[float]
+    values: list[float]
+
+
+def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
+    """The norms recorded by the step that wrote a position; None if it recorded none."""
+    behind = part.num_tokens - position
+    return None if part.rows is None or not 0 < behind <= part.rows.num_rows else norms_of(part.rows.of(-behind))
+
+
+def norms_of(row: RowStats) -> TokenNorms:
+    """The norms of a single row."""
+    keys, values = (row_means(norm[:, :, 0]) for norm in (row.key_norm, row.value_norm))
+    return TokenNorms(row.layers, keys, values)
+
+
+def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:
+    """The mean over heads of the L2 norms of one position's rows, `[H_kv, D]` for each of `layers`, in the order of
+    `shown`; NaN for a layer without the row."""
+    norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
+    for at, row in enumerate(rows):  # the squares of what an edit has scaled may be too large for 32 bits
+        norms[at, : len(row)] = np.linalg.norm(row.astype(np.float64), axis=1)
+    found = dict(zip(layers, row_means(norms), strict=True))
+    return [found.get(layer, float("nan")) for layer in shown]
 
 
 def _norm_tip(name: str, how: str) -> str:
@@ -195,7 +224,7 @@ def _viewed(models: Models, token: Token, attention: AttentionPicture | None) ->
     if attention is None:
         return []
     label, matrix = f"attention {layer_label(models, attention.request.layer)}", matrix_of(attention)
-    if (weights := attention_draw.received(attention, token.position)) is None:
+    if (weights := received(attention, token.position)) is None:
         is_pooled = attention.request.lens == "attention" and matrix.span_of(token.position) is not None
         how = f"one of {matrix.per_column} in a column: zoom in"
         return [Fact(label, how, role="muted", short="zoom in", tip=_ATTENTION_TIP)] if is_pooled else []
@@ -205,6 +234,15 @@ def _viewed(models: Models, token: Token, attention: AttentionPicture | None) ->
     bars = tuple(float(weight) for weight in np.nan_to_num(weights))
     share = f"mean {percent(float(held.mean()))}"
     return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=_ATTENTION_TIP)]
+
+
+def received(picture: AttentionPicture, position: int) -> Floats | None:
+    """The weights `[H]` that the newest query gave one position, NaN in heads that had evicted it; None if the position
+    is pooled with others or outside the picture, or the picture is of other queries."""
+    matrix = matrix_of(picture)
+    if picture.request.lens != "attention" or matrix.span_of(position) is None or matrix.per_column > 1:
+        return None
+    return matrix.low[:, position - matrix.start]
 
 
 def _values(models: Models, row: RowPicture | None) -> list[Fact]:

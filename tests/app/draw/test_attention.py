@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.draw import attention as draw
 from app.draw.matrix import matrix_of
+from app.panels import attention as draw
 from engine.spec.edit import Rows
 from engine.wire.pictures import AttentionPicture, AttentionRequest
 from tests.app import samples
@@ -24,15 +24,15 @@ def test_a_sink_takes_a_quarter_of_the_mass_and_three_even_shares_and_is_not_nea
     newest = 11
     picture = row([[0, newest, 4], [0, newest, 5]], [[0.4, 0.5, 0.05], [0.2, 0.7, 0.05]])
     assert picture.query_position == newest
-    found = draw.sinks(picture)
+    found = draw.sinks_of(picture)
     assert [(one.position, pytest.approx(one.weight)) for one in found] == [(0, 0.3)]
     near = row([[3, 7], [3, 8]], [[0.3, 0.6], [0.1, 0.6]])
-    assert draw.sinks(near) == (), "heads that look at what is near"
+    assert draw.sinks_of(near) == (), "heads that look at what is near"
     far = replace(near, query_position=40)
-    assert draw.sinks(far) == tuple(draw.PositionWeight(place, pytest.approx(0.3)) for place in (7, 8))
+    assert draw.sinks_of(far) == tuple(draw.PositionWeight(place, pytest.approx(0.3)) for place in (7, 8))
     few = replace(row([[0, 1], [0, 1]], [[0.4, 0.3], [0.4, 0.3]]), query_position=3)
-    assert draw.sinks(few) == (), "of four tokens each takes a quarter"
-    assert [one.position for one in draw.sinks(replace(few, query_position=7))] == [0], (
+    assert draw.sinks_of(few) == (), "of four tokens each takes a quarter"
+    assert [one.position for one in draw.sinks_of(replace(few, query_position=7))] == [0], (
         "of eight tokens it takes three even shares"
     )
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.draw import attention, ghost
+from app.draw import ghost
 from app.draw.colormap import ColorScale, signed_table
 from app.draw.ghost import Ghosts, Hatch
 from app.draw.matrix import matrix_of
+from app.panels import attention
 from app.panels.head import readout
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow

@@ -6,8 +6,7 @@ import pytest
 from PySide6.QtCore import QRectF
 from PySide6.QtWidgets import QApplication
 
-from app.draw.attention import HeadMass
-from app.panels.attention import MassBars, whole_entries
+from app.panels.attention import HeadMass, MassBars, whole_entries
 
 
 def test_each_mass_stands_at_its_name(qapp: QApplication) -> None:

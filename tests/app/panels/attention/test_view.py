@@ -12,10 +12,9 @@ from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
-from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
 from app.kit.map_view import LensMenu
 from app.models import Models
-from app.panels.attention import AttentionView
+from app.panels.attention import LINEAR, LOG, PER_HEAD, AttentionView, attention_indices
 from tests.app import samples
 from tests.app.panels.recorded import TOKENS, give_pictures, recorded_models
 

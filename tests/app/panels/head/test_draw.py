@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.draw import attention as att
 from app.draw import axis
 from app.draw.colormap import histogram, magnitude_table
 from app.draw.matrix import matrix_of
+from app.panels import attention as att
 from app.panels.head import readout
+from app.panels.inspector import received
 from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest
 from engine.wire.records import AttentionSummary
 
@@ -125,8 +126,8 @@ def test_nine_hundred_tokens_leave_no_head_black() -> None:
     assert (away > 40).all()  # every cell stands out from the ground
     assert (log[:, 213] > log[:, 100] + 80).all()  # and large weights stand out from the rest
     assert (log[:, 0] > log[:, 213]).all()
-    assert [one.position for one in att.sinks(picture)] == [0]
-    assert att.sinks(picture)[0].weight == pytest.approx(0.5)
+    assert [one.position for one in att.sinks_of(picture)] == [0]
+    assert att.sinks_of(picture)[0].weight == pytest.approx(0.5)
     assert [(one.position, round(one.weight, 2)) for one in att.top_positions(picture, 1)] == [(0, 0.5), (640, 0.1)]
 
 
@@ -140,16 +141,16 @@ def test_groups_and_weights() -> None:
     assert (cell.row, cell.first, cell.last, cell.low) == (0, 33, 35, 0.75)
     assert matrix_of(picture).at(29.9, 0) is None
     assert matrix_of(picture).at(31, 2) is None
-    assert att.received(picture, 31) is None  # pooled with its neighbours
-    assert att.received(newest(np.array([[0.25, 0.75], [0.5, 0.5]])), 1).tolist() == [0.75, 0.5]
+    assert received(picture, 31) is None  # pooled with its neighbours
+    assert received(newest(np.array([[0.25, 0.75], [0.5, 0.5]])), 1).tolist() == [0.75, 0.5]
 
 
 def test_masses_of_a_layer_that_was_measured() -> None:
     numbers = np.array([[0.5, 0.25], [0.125, 1.0]], np.float32)
     summary = AttentionSummary((0, 4), numbers, numbers / 2)
-    assert [(m.head, m.first, m.recent) for m in att.masses(summary, 4, np.array([2.0, 0.25]))] == [
+    assert [(m.head, m.first, m.recent) for m in att.masses_of(summary, 4, np.array([2.0, 0.25]))] == [
         (0, 0.125, 0.0625),
         (1, 1.0, 0.5),
     ]
-    assert att.masses(summary, 1, None) == ()
-    assert att.masses(summary, 4, None) == (), "an absent row has no entropy"
+    assert att.masses_of(summary, 1, None) == ()
+    assert att.masses_of(summary, 4, None) == (), "an absent row has no entropy"
