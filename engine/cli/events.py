@@ -15,11 +15,10 @@ from engine.cli.values import number, token_ids, whole
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
-from engine.serving.explain import explain, numbers
-from engine.serving.recording import RESTARTED, Recording, packed
-from engine.serving.server import Server
-from engine.serving.summary import summary
-from engine.serving.text import BUNDLED, Tokenizer
+from engine.serving.events import RESTARTED, Recording, packed
+from engine.serving.explain import explain
+from engine.serving.server import Server, summary
+from engine.serving.text import BUNDLED, Tokenizer, numbers
 
 FLUSH_S = 0.2
 

@@ -13,12 +13,11 @@ from typing import BinaryIO
 from engine.client.outbox import Outbox
 from engine.errors import InputError
 from engine.serving import metrics
-from engine.serving.answers import answer, state_of
-from engine.serving.recording import RESTARTED, Message, Recording, packed
-from engine.serving.schema import decode
+from engine.serving.answers import answer
+from engine.serving.events import RESTARTED, Message, Recording, decode, packed
 from engine.serving.server import Server
 from engine.serving.source import Source
-from engine.serving.text import Tokenizer
+from engine.serving.text import NoTokenizer, Tokenizer, Words
 from engine.wire.events import Event, Failed
 from engine.wire.message import Command
 from engine.wire.serving import ExplainPrefix, ServersChanged, ServerSpec, ServerState, TakePrefixTree
@@ -82,7 +81,7 @@ class Attached:
     def __init__(self, spec: ServerSpec) -> None:
         """Raises InputError for what cannot be attached to."""
         self.spec = spec
-        self.tokenizer = Tokenizer(Path(spec.tokenizer)) if spec.tokenizer else None
+        self.tokenizer: Words = Tokenizer(Path(spec.tokenizer)) if spec.tokenizer else NoTokenizer()
         if spec.metrics:
             metrics.check_url(spec.metrics)
         path = Path(spec.endpoint)
@@ -91,12 +90,42 @@ class Attached:
         )
         self.server = Server(spec.endpoint)
         self.waiting: deque[Message] = deque()
-        self.first_metrics: metrics.Metrics | None = None
-        self.metrics: metrics.Metrics | None = None
+        self.figures: tuple[metrics.Metrics, metrics.Metrics] | None = None  # of its metrics page, at first and now
         self.why_no_metrics = ""
         self.pools: tuple[tuple[int, float], ...] = ()
         self.pools_at = 0.0
         self.file: BinaryIO | None = None  # where it is recorded
+
+    def reported(self) -> ServerState:
+        """What the window is told of it."""
+        server, counts = self.server, self.server.counts
+        return ServerState(
+            server.name,
+            self.source.state,
+            self.source.words(),
+            server.notes(),
+            server.num_batches,
+            live_blocks=counts.live,
+            most_blocks=counts.most_live,
+            live_tokens=sum(max(0, block.below) for tree in server.trees.values() for block in tree.tops()),
+            stored=counts.stored,
+            evicted=counts.removed,
+            again=counts.again,
+            again_tokens=counts.again_tokens,
+            period_s=counts.period,
+            rates=counts.rates,
+            lifetimes=tuple(sorted(counts.lifetimes.items())),
+            reuse_gaps=tuple(sorted(counts.reuse_gaps.items())),
+            absences=tuple(sorted(counts.absences.items())),
+            pools=self.pools,
+            told=self._told(),
+            is_recording=self.file is not None,
+        )
+
+    def _told(self) -> tuple[tuple[str, str], ...]:
+        """The figures of its metrics page, and why it cannot be read."""
+        figures = metrics.beside_events(self.server, *self.figures) if self.figures else ()
+        return (*figures, ("metrics", self.why_no_metrics)) if self.why_no_metrics else figures
 
 
 class ServingClient:
@@ -236,12 +265,7 @@ class ServingClient:
                 if tree.trace.num_events < 20_000:  # a larger one takes seconds: `events info` has it
                     attached.pools = tree.trace.rows(attached.server.counts.most_live)
                 attached.pools_at = now
-            states.append(
-                state_of(
-                    attached.server, attached.source.state, attached.source.words(), attached.pools,
-                    attached.first_metrics, attached.metrics, attached.why_no_metrics, attached.file is not None,
-                )
-            )  # fmt: skip
+            states.append(attached.reported())
         if (shown := tuple(states)) != self._said:
             self._said = shown
             self._events.put(ServersChanged(shown))
@@ -252,8 +276,8 @@ class ServingClient:
                 everything = [each for each in self._attached.values() if each.spec.metrics]
             for attached in everything:
                 try:
-                    attached.metrics = metrics.fetch(attached.spec.metrics)
-                    attached.first_metrics = attached.first_metrics or attached.metrics
+                    now = metrics.fetch(attached.spec.metrics)
+                    attached.figures = (attached.figures[0] if attached.figures else now, now)
                     attached.why_no_metrics = ""
                 except InputError as error:
                     attached.why_no_metrics = str(error)

@@ -1,58 +1,37 @@
-"""Answers about a server as the wire has them."""
+"""Answers about a server as the wire has them: how a prompt would be reused, and its tree as rows for the screen, the
+largest branches, runs without branches as one row, the rest as a count."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+import heapq
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from engine.cache.paged.prefix import encode_token_ids
-from engine.errors import InputError
-from engine.serving.explain import explain, numbers
-from engine.serving.metrics import Metrics
-from engine.serving.picture import rows_of
+from engine.cache.paged.prefix import encode_token_ids, num_equal_tokens
+from engine.serving.explain import explain
 from engine.serving.server import Server
-from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServerState, TakePrefixTree
+from engine.serving.text import Texts, Words
+from engine.serving.tree import Block
+from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixRow, PrefixTree, TakePrefixTree
 
 
-class Words(Protocol):
-    """A tokenizer: `pieces` are words as they may stand within a text."""
-
-    @property
-    def bytes_per_token(self) -> int: ...
-    def encode(self, text: str) -> tuple[int, ...]: ...
-    def pieces(self, words: str) -> list[tuple[int, ...]]: ...
-    def texts(self, ids: Sequence[int]) -> str: ...
-
-
-def answer(
-    server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: Words | None
-) -> PrefixTree | PrefixExplained:
+def answer(server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: Words) -> PrefixTree | PrefixExplained:
     """Raises InputError, with the remedy, for what cannot be answered."""
-    texts = tokenizer.texts if tokenizer is not None else numbers
     if isinstance(command, ExplainPrefix):
         ids = command.token_ids if command.token_ids is not None else _ids_in(command.text)
-        if ids is None and tokenizer is None:
-            raise InputError("Without a tokenizer a prompt is token ids: type some, like 5 17 42.")
-        ids = tokenizer.encode(command.text) if ids is None and tokenizer is not None else ids or ()
-        found = explain(server, ids, salt=command.salt, lora=command.lora, eagle=command.eagle, texts=texts)
+        ids = tokenizer.encode(command.text) if ids is None else ids
+        found = explain(server, ids, salt=command.salt, lora=command.lora, eagle=command.eagle, texts=tokenizer.texts)
         return replace(found, server=command.server, reply_to=command.id)
-    needles: list[bytes] = []
-    if words := command.words.strip():
-        if (ids := _ids_in(words)) is not None:
-            needles = [encode_token_ids(ids)]
-        elif tokenizer is None:
-            raise InputError("Without a tokenizer only token ids can be searched: type some, like 5 17 42.")
-        else:
-            needles = [encode_token_ids(ids) for ids in tokenizer.pieces(words) if ids]
-    rows, total, branches = rows_of(server, texts, needles)
-    why = ""
+    words, why = command.words.strip(), ""
+    needles: list[tuple[int, ...]] = []
+    if words:
+        ids = _ids_in(words)
+        needles = tokenizer.pieces(words) if ids is None else [ids]
+    rows, total, branches = rows_of(server, tokenizer.texts, [encode_token_ids(each) for each in needles if each])
     if not rows:
         why = f"No branch holds '{words}'." if words else "Nothing is stored yet."
-    size = tokenizer.bytes_per_token if tokenizer is not None else 0
-    return PrefixTree(command.server, rows, total, branches, size, why, reply_to=command.id)
+    return PrefixTree(command.server, rows, total, branches, tokenizer.bytes_per_token, why, reply_to=command.id)
 
 
 def _ids_in(text: str) -> tuple[int, ...] | None:
@@ -63,69 +42,110 @@ def _ids_in(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-def state_of(
-    server: Server,
-    state: str,
-    words: str,
-    pools: tuple[tuple[int, float], ...],
-    first: Metrics | None,
-    now: Metrics | None,
-    why_no_metrics: str,
-    is_recording: bool,
-) -> ServerState:
-    counts, tops = server.counts, [block for tree in server.trees.values() for block in tree.tops()]
-    told = () if now is None or first is None else _told(server, first, now)
-    if why_no_metrics:
-        told = (*told, ("metrics", why_no_metrics))
-    return ServerState(
-        server.name,
-        state,
-        words,
-        server.notes(),
-        server.num_batches,
-        live_blocks=counts.live,
-        most_blocks=counts.most_live,
-        live_tokens=sum(max(0, block.below) for block in tops),
-        stored=counts.stored,
-        evicted=counts.removed,
-        again=counts.again,
-        again_tokens=counts.again_tokens,
-        period_s=counts.period,
-        rates=counts.rates,
-        lifetimes=rows(counts.lifetimes),
-        reuse_gaps=rows(counts.reuse_gaps),
-        absences=rows(counts.absences),
-        pools=pools,
-        told=told,
-        is_recording=is_recording,
-    )
+# ---- the tree as rows ------------------------------------------------------------------------------------------------
+
+# Rows of a picture, branches listed at one place, and tokens of a row that are read as text.
+MOST_ROWS, MOST_BRANCHES, MOST_TEXT = 160, 12, 64
 
 
-def rows(counts: Counter[float]) -> tuple[tuple[float, int], ...]:
-    """A distribution as the wire has it: `(seconds up to which, count)`."""
-    return tuple(sorted(counts.items()))
+class _Run:
+    """Blocks one after another that nothing branches off, and what is behind the last one."""
+
+    def __init__(self, first: Block, start: int, depth: int, among: set[Block] | None) -> None:
+        self.blocks, self.start, self.depth = [first], start, depth
+        self.kids = _kids((first.kids or {}).values(), among)
+        while len(self.kids) == 1 and self.kids[0].extra == () and list(self.kids[0].copies) == list(first.copies):
+            self.blocks.append(self.kids[0])
+            self.kids = _kids((self.kids[0].kids or {}).values(), among)
+        self.below: list[_Run] = []
+        self.num_more = len(self.kids)
+
+    @property
+    def stop(self) -> int:
+        if self.start < 0:
+            return self.start
+        return self.start + sum(block.size for block in self.blocks)
 
 
-def _told(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str], ...]:
-    """The server's own figures, and beside them what its events say."""
-    found: list[tuple[str, str]] = []
-    if now.queries is not None and now.hits is not None:
-        found.append(("prompt tokens found in the cache, in all", _ratio(now.hits, now.queries)))
-        if first.queries is not None and first.hits is not None and now.queries > first.queries:
-            found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
-    live = server.counts.live
-    if now.num_blocks:
-        usable = now.num_blocks - 1  # one is kept for padding
-        found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))
-        if live > usable * len(server.trees):
-            found.append(("more live blocks than the pool has", "the server sends some events twice"))
-    if now.usage is not None:
-        found.append(("blocks in use by requests", f"{now.usage:.1%}"))
-    for name, value in (("preemptions", now.preemptions), ("requests running", now.running), ("waiting", now.waiting)):
-        if value is not None:
-            found.append((name, f"{value:,.0f}"))
-    return tuple(found)
+def _kids(kids: Iterable[Block], among: set[Block] | None) -> list[Block]:
+    return [kid for kid in kids if kid.below and (among is None or kid in among)]
 
 
-def _ratio(part: float, whole: float) -> str:
-    return f"{part:,.0f} of {whole:,.0f} ({part / whole:.1%})" if whole else "none yet"
+def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tuple[tuple[PrefixRow, ...], int, int]:
+    """Rows, tokens that are live, and branches at the root. With `needles` (ids as bytes) only branches that hold one
+    of them within a block."""
+    roots: list[Block] = []
+    among: set[Block] | None = set() if needles else None
+    for tree in server.trees.values():
+        tree.settle()
+        if among is not None:
+            among |= _holding(tree.blocks.values(), needles)
+        roots += _kids(tree.tops(), among)
+    total = sum(root.below for root in roots)
+    listed: list[_Run] = []
+    waiting: list[tuple[int, int, _Run]] = []  # the largest that is not yet opened first
+    num_rows = 0
+
+    def add(blocks: list[Block], into: list[_Run], start: int, depth: int) -> int:
+        for block in heapq.nlargest(MOST_BRANCHES, blocks, key=lambda each: each.below):
+            run = _Run(block, -1 if block.parent_key is not None and block.parent is None else start, depth, among)
+            into.append(run)
+            if run.kids:
+                heapq.heappush(waiting, (-block.below, id(run), run))
+        return len(into)
+
+    num_rows += add(roots, listed, 0, 0)
+    while waiting and num_rows < MOST_ROWS:
+        run = heapq.heappop(waiting)[2]
+        num_rows += add(run.kids, run.below, run.stop, run.depth + 1)
+        run.num_more = len(run.kids) - len(run.below)
+    rows: list[PrefixRow] = []
+    _write(listed, len(roots) - len(listed), 0, rows, server.last, texts)
+    return tuple(rows), total, len(roots)
+
+
+def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow], now: float, texts: Texts) -> None:
+    beside: list[Block] = []  # the first blocks of the branches above
+    for run in runs:
+        first = run.blocks[0]
+        tokens = first.tokens or b""
+        alike = (other for other in beside if (other.extra, other.lora) == (first.extra, first.lora))
+        parted = max((num_equal_tokens(tokens, other.tokens or b"") for other in alike), default=0)
+        beside.append(first)
+        ids = [each for block in run.blocks[:MOST_TEXT] for each in block.ids]
+        stop = parted + MOST_TEXT
+        text = f"{'…' if parted else ''}{texts(ids[parted:stop]).lstrip(' ')}{' …' if len(ids) > stop else ''}"
+        salt = " · ".join([*first.extra, *([first.lora] if first.lora and run.depth == 0 else [])])
+        rows.append(
+            PrefixRow(
+                run.depth, run.start, sum(block.size for block in run.blocks), len(run.blocks), first.below, text,
+                max(0.0, now - first.stored_at), ", ".join(first.copies) or "evicted", salt, sum(first.copies.values()),
+            )
+        )  # fmt: skip
+        _write(run.below, run.num_more, run.depth + 1, rows, now, texts)
+    if num_more:
+        rows.append(PrefixRow(depth, num_more=num_more))
+
+
+def _holding(blocks: Iterable[Block], needles: Sequence[bytes]) -> set[Block]:
+    """The blocks that hold a needle, with all before and behind them."""
+    found: set[Block] = set()
+    for block in blocks:
+        if block.copies and block.tokens and any(_has(block.tokens, needle) for needle in needles):
+            behind = [block]
+            for each in behind:
+                if each not in found:
+                    behind += (each.kids or {}).values()
+            found.update(behind)
+            at = block.parent
+            while at is not None and at not in found:
+                found.add(at)
+                at = at.parent
+    return found
+
+
+def _has(tokens: bytes, needle: bytes) -> bool:
+    at = tokens.find(needle)
+    while at > 0 and at % 4:
+        at = tokens.find(needle, at + 1)
+    return at >= 0

@@ -9,22 +9,17 @@ import msgspec
 
 from engine.cache.paged.prefix import encode_token_ids, most_equal
 from engine.errors import InputError
-from engine.serving.schema import GPU
+from engine.serving.events import GPU
 from engine.serving.server import Server
+from engine.serving.text import Texts, numbers
 from engine.serving.tree import Block, Tree
 from engine.wire.pages import PrefixEnd, decode_token_ids
 from engine.wire.serving import PrefixExplained, Reason
 
-Texts = Callable[[Sequence[int]], str]
 # The copies of a block by medium: all, or those that are certain.
 Copies = Callable[[Block], Mapping[str, int]]
 # Tokens shown of either side where a prompt differs, and branches that are compared.
 SIDE, MOST_COMPARED = 8, 20_000
-
-
-def numbers(ids: Sequence[int]) -> str:
-    """Token ids as text, where there is no tokenizer."""
-    return " ".join(map(str, ids))
 
 
 class _Found(msgspec.Struct):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from engine.errors import InputError
+from engine.serving.server import Server
 
 MAX_BYTES, TIMEOUT_S, WHOLE_S = 4 << 20, 3.0, 10.0
 # Of a figure the names that servers give it; counters are counted over all their labels, gauges taken from the first.
@@ -105,3 +106,26 @@ def parse(page: bytes, url: str = "the page") -> Metrics:
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
+
+
+def beside_events(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str], ...]:
+    """A server's own figures `now`, and since the `first` ones, in words; beside them what its events say."""
+    found: list[tuple[str, str]] = []
+    if now.queries is not None and now.hits is not None:
+        found.append(("prompt tokens found in the cache, in all", _ratio(now.hits, now.queries)))
+        if first.queries is not None and first.hits is not None and now.queries > first.queries:
+            found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
+    if now.num_blocks:
+        live, usable = server.counts.live, now.num_blocks - 1  # one is kept for padding
+        found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))
+        if live > usable * len(server.trees):
+            found.append(("more live blocks than the pool has", "the server sends some events twice"))
+    if now.usage is not None:
+        found.append(("blocks in use by requests", f"{now.usage:.1%}"))
+    others = (("preemptions", now.preemptions), ("requests running", now.running), ("waiting", now.waiting))
+    found += [(name, f"{value:,.0f}") for name, value in others if value is not None]
+    return tuple(found)
+
+
+def _ratio(part: float, whole: float) -> str:
+    return f"{part:,.0f} of {whole:,.0f} ({part / whole:.1%})" if whole else "none yet"

@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from engine.errors import InputError
-from engine.serving.recording import END_MARK, MAX_TOPIC, RESTARTED, Message
-from engine.serving.schema import MAX_BYTES
+from engine.serving.events import END_MARK, MAX_BYTES, MAX_TOPIC, RESTARTED, Message
 
 ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://\S+")
 NEEDS = "To listen to servers install the extra: pip install 'kvloupe[serving]'."

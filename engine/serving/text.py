@@ -1,15 +1,35 @@
-"""Token ids as text and back, by the tokenizer of the served model, without torch or transformers."""
+"""Token ids as text and back, without torch or transformers: by the tokenizer of the served model, or as numbers where
+there is none."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn, Protocol
 
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.model import RESOURCES
 
-BUNDLED = Path(__file__).resolve().parents[2] / "resources" / "demo_model"
+BUNDLED = RESOURCES / "demo_model"
+Texts = Callable[[Sequence[int]], str]
+
+
+class Words(Protocol):
+    """What text is read and written by. `bytes_per_token` are those of K and V; 0 where nothing says it."""
+
+    @property
+    def bytes_per_token(self) -> int: ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The token ids of a prompt."""
+
+    def pieces(self, words: str) -> list[tuple[int, ...]]:
+        """The token ids of words as they may stand within a text: at a beginning, and after a space."""
+
+    def texts(self, ids: Sequence[int]) -> str:
+        """Ids in their order as text."""
 
 
 class Tokenizer:
@@ -35,14 +55,33 @@ class Tokenizer:
         return tuple(self._backend.encode(text).ids)
 
     def pieces(self, words: str) -> list[tuple[int, ...]]:
-        """Words as they may stand within a text: at a beginning, and after a space."""
         return [tuple(self._backend.encode(text, add_special_tokens=False).ids) for text in (words, f" {words}")]
 
     def texts(self, ids: Sequence[int]) -> str:
-        """Ids in their order as text; those that it does not know as numbers."""
+        """Those that it does not know as numbers."""
         if any(not 0 <= each < self.num_tokens for each in ids):
-            return " ".join(map(str, ids))
+            return numbers(ids)
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+
+class NoTokenizer:
+    """Where there is none: ids are numbers, and text is refused."""
+
+    bytes_per_token = 0
+
+    def encode(self, text: str) -> NoReturn:
+        raise InputError("Without a tokenizer a prompt is token ids: type some, like 5 17 42.")
+
+    def pieces(self, words: str) -> NoReturn:
+        raise InputError("Without a tokenizer only token ids can be searched: type some, like 5 17 42.")
+
+    def texts(self, ids: Sequence[int]) -> str:
+        return numbers(ids)
+
+
+def numbers(ids: Sequence[int]) -> str:
+    """Token ids with spaces between them."""
+    return " ".join(map(str, ids))
 
 
 def _bytes_per_token(config: Path) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.serving.answers import answer
-from engine.serving.schema import Removed, Stored
+from engine.serving.events import Removed, Stored
 from engine.serving.server import Server
 from engine.serving.tree import Tree
 from engine.session.prompt import encode
@@ -20,7 +20,7 @@ from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, Take
 
 
 class SessionText:
-    """Text and token ids by the tokenizer of a session's model, as `engine.serving.text.Tokenizer` has them."""
+    """Text and token ids by the tokenizer of a session's model, as `engine.serving.text.Words`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

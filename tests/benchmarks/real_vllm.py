@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.serving import metrics
-from engine.serving.recording import Recording
+from engine.serving.events import Recording
 from tests.benchmarks.real_programs import version_of
 from tests.engine.client.sshd import free_ports
 

@@ -21,11 +21,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.serving.answers import numbers
+from engine.serving.answers import rows_of
+from engine.serving.events import Message
 from engine.serving.explain import explain
-from engine.serving.picture import rows_of
-from engine.serving.recording import Message
 from engine.serving.server import Server
+from engine.serving.text import numbers
 from tests.engine.serving.made_up import batch, removed, stored
 
 BLOCK, CHAIN, BATCH = 16, 8, 4  # tokens in a block, blocks in an event, events in a batch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli.command_line import run_command_line
-from engine.serving.recording import packed
+from engine.serving.events import packed
 from tests.engine.serving.made_up import batch, removed, stored
 
 RECORDED = Path(__file__).parents[1] / "serving" / "recorded"

@@ -11,7 +11,7 @@ import pytest
 
 from engine.client.serving import ServingClient
 from engine.errors import InputError
-from engine.serving.recording import packed
+from engine.serving.events import packed
 from engine.serving.text import BUNDLED
 from engine.wire.events import Event, Failed
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServersChanged, ServerSpec, TakePrefixTree

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine.serving.recording import Message
-from engine.serving.schema import FIELDS
+from engine.serving.events import FIELDS, Message
 
 
 def stored(hashes: list[Any], ids: list[int], parent: Any = None, size: int = 4, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import zmq
 
-from engine.serving.recording import END_MARK, Message
+from engine.serving.events import END_MARK, Message
 
 
 class Publisher:

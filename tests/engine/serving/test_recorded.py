@@ -11,12 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.serving.answers import rows_of
+from engine.serving.events import FIELDS, Message, Recording
 from engine.serving.explain import explain
-from engine.serving.picture import rows_of
-from engine.serving.recording import Message, Recording
-from engine.serving.schema import FIELDS
-from engine.serving.server import Server
-from engine.serving.summary import summary
+from engine.serving.server import Server, summary
 
 FOLDER = Path(__file__).parent / "recorded"
 MESSAGES = list(Recording(FOLDER / "stream.kvevents"))

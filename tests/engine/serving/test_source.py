@@ -12,7 +12,7 @@ pytest.importorskip("zmq")
 
 import engine.serving.source as source_module
 from engine.errors import InputError
-from engine.serving.recording import Message
+from engine.serving.events import Message
 from engine.serving.server import Server
 from engine.serving.source import Source, check_address
 from tests.engine.serving.made_up import as_list, batch, stored

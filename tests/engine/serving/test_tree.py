@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.serving import tree as trees
+from engine.serving.answers import rows_of
+from engine.serving.events import decode
 from engine.serving.explain import explain
-from engine.serving.picture import rows_of
-from engine.serving.schema import decode
 from engine.serving.server import Server
 from tests.engine.serving.made_up import CLEARED, as_list, batch, removed, stored
 
