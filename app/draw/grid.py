@@ -1,4 +1,5 @@
-"""Columns of pictures over tokens: which are visible, which position is in which, several in one pixel, and the means of rows."""
+"""Columns of pictures over tokens: which are visible, which position is in which, and several in one
+pixel; and the means of rows."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def selects(live: Live) -> Iterator[float]:
     from PySide6.QtTest import QTest
 
     canvas = live.shell.window.wall.canvas
-    tiles = canvas.layout_now.tiles if canvas.layout_now is not None else ()
+    tiles = canvas.layout_now.pictures if canvas.layout_now is not None else ()
     for number in range(1, ANSWERS + 1):
         tile = tiles[number * 7 % len(tiles)]
         point = QPoint(tile.x + tile.width // 2, tile.y + tile.height // 2)

@@ -27,10 +27,10 @@ _FOLD_COST = 0.9
 
 
 class WallRow(Struct, frozen=True):
-    """One layer of the wall. A layer without thumbnails shows its `note`.
+    """One layer of the wall. A layer without small pictures shows its `note`.
 
-    `dims` is the width of its rows; None if it is not known. `name` is its label; None: its number. Its thumbnails are
-    numbered from `first_head` on: those of states follow the heads with rows.
+    `dims` is the width of its rows; None if it is not known. `name` is its label; None: its number. Its small pictures
+    are numbered from `first_head` on: those of states follow the heads with rows.
     """
 
     layer: int
@@ -55,8 +55,8 @@ class Margins(Struct, frozen=True):
     note: int
 
 
-class Thumbnail(Struct, frozen=True):
-    """One thumbnail: layer, kv head and rectangle."""
+class SmallPicture(Struct, frozen=True):
+    """One small picture: layer, kv head and rectangle."""
 
     layer: int
     kv_head: int
@@ -81,29 +81,30 @@ class RowLabel(Struct, frozen=True):
 
 
 class WallLayout(Struct, frozen=True):
-    """The places of all thumbnails and labels. `header`: `(head, x, width)` of the columns, if each is one head."""
+    """The places of all small pictures and labels. `header`: `(head, x, width)` of the columns, if each is one head."""
 
     width: int
     height: int
-    tile_width: int
-    tile_height: int
-    tiles: tuple[Thumbnail, ...]
+    picture_width: int
+    picture_height: int
+    pictures: tuple[SmallPicture, ...]
     labels: tuple[RowLabel, ...]
     header: tuple[tuple[int, int, int], ...]
 
-    def tile(self, layer: int, kv_head: int) -> Thumbnail | None:
-        return next((tile for tile in self.tiles if (tile.layer, tile.kv_head) == (layer, kv_head)), None)
+    def picture_of(self, layer: int, kv_head: int) -> SmallPicture | None:
+        return next((small for small in self.pictures if (small.layer, small.kv_head) == (layer, kv_head)), None)
 
-    def hit(self, x: float, y: float) -> Thumbnail | None:
-        """The thumbnail at a point; None if there is none."""
-        for tile in self.tiles:
-            if tile.x <= x < tile.x + tile.width and tile.y <= y < tile.y + tile.height:
-                return tile
+    def hit(self, x: float, y: float) -> SmallPicture | None:
+        """The small picture at a point; None if there is none."""
+        for small in self.pictures:
+            if small.x <= x < small.x + small.width and small.y <= y < small.y + small.height:
+                return small
         return None
 
 
 def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) -> WallLayout:
-    """Choose the arrangement whose thumbnails come nearest to a good size; it is higher than `height` if necessary."""
+    """Choose the arrangement whose small pictures come nearest to a good size; it is higher than `height` if
+    necessary."""
     most = max((row.num_heads for row in rows), default=0)
     best = max(
         ((blocks, per_line) for blocks in range(1, _MAX_BLOCKS + 1) for per_line in _line_lengths(most)),
@@ -145,9 +146,9 @@ def paint(
     hatch: Hatch | None = None,
     far: int | None = None,
 ) -> Pixels:
-    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB. Gaps and empty cells are transparent, evicted rows
-    are hatched. Cells beyond `FAR` times the range get the colour `far`, which is in no table: otherwise they would
-    look like any clipped value."""
+    """All small pictures as one picture `[height, width]`, 0xAARRGGBB. Gaps and empty cells are transparent, evicted
+    rows are hatched. Cells beyond `FAR` times the range get the colour `far`, which is in no table: otherwise they
+    would look like any clipped value."""
     pixels = np.zeros((layout.height, layout.width), dtype=np.uint32)
     if not values.size:
         return pixels
@@ -155,57 +156,57 @@ def paint(
     num_heads, num_rows, num_columns = colours.shape[1:]
     lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
     lines_of_cells[1:] = colours.reshape(-1, num_columns)  # line 0 stays transparent, for the gaps
-    wide = lines_of_cells.take(source_cells(num_columns, layout.tile_width), axis=1)
-    rows = source_cells(num_rows, layout.tile_height) + 1
+    wide = lines_of_cells.take(source_cells(num_columns, layout.picture_width), axis=1)
+    rows = source_cells(num_rows, layout.picture_height) + 1
     held = list(_held(layout, picture))
-    # A whole column of thumbnails is assembled at once: many small copies take longer than the pixels.
-    for x in {tile.x for tile, _ in held}:
+    # A whole column of small pictures is assembled at once: many small copies take longer than the pixels.
+    for x in {small.x for small, _ in held}:
         shown = np.zeros(layout.height, dtype=np.intp)
-        for tile, index in held:
-            if tile.x == x:
-                shown[tile.y : tile.y + tile.height] = (index * num_heads + tile.kv_head) * num_rows + rows
-        pixels[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
+        for small, index in held:
+            if small.x == x:
+                shown[small.y : small.y + small.height] = (index * num_heads + small.kv_head) * num_rows + rows
+        pixels[:, x : x + layout.picture_width] = wide.take(shown, axis=0)
     if picture.absent is not None and hatch is not None:
         _hatch(pixels, held, ghost_shares(picture), hatch)
     return pixels
 
 
-def _held(layout: WallLayout, picture: WallPicture) -> Iterator[tuple[Thumbnail, int]]:
-    """The thumbnails that the picture has data for, each with the index of its layer in the picture."""
+def _held(layout: WallLayout, picture: WallPicture) -> Iterator[tuple[SmallPicture, int]]:
+    """The small pictures that the picture has data for, each with the index of its layer in the picture."""
     row_of = {layer: index for index, layer in enumerate(picture.layers)}
-    for tile in layout.tiles:
-        index = row_of.get(tile.layer)
-        if index is not None and tile.kv_head < picture.heads[index]:
-            yield tile, index
+    for small in layout.pictures:
+        index = row_of.get(small.layer)
+        if index is not None and small.kv_head < picture.heads[index]:
+            yield small, index
 
 
-def _hatch(pixels: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Floats, hatch: Hatch) -> None:
-    """Draw the hatch of evicted rows over the thumbnails."""
-    for tile, index in held:
-        share = ghosts[index, tile.kv_head]
+def _hatch(pixels: Pixels, held: Sequence[tuple[SmallPicture, int]], ghosts: Floats, hatch: Hatch) -> None:
+    """Draw the hatch of evicted rows over the small pictures."""
+    for small, index in held:
+        share = ghosts[index, small.kv_head]
         if share.any():
-            is_hatched = lines(tile.height, tile.width, tile.x, tile.y, hatch.pitch)
-            is_gone = foot(share.take(source_cells(share.size, tile.width)), tile.height)
-            pixels[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width][is_gone & is_hatched] = hatch.line
+            is_hatched = lines(small.height, small.width, small.x, small.y, hatch.pitch)
+            is_gone = foot(share.take(source_cells(share.size, small.width)), small.height)
+            pixels[small.y : small.y + small.height, small.x : small.x + small.width][is_gone & is_hatched] = hatch.line
 
 
-def position_at(tile: Thumbnail, picture: WallPicture, x: float) -> int | None:
-    """The first position of the column at `x` of a thumbnail; None if it has no columns."""
+def position_at(small: SmallPicture, picture: WallPicture, x: float) -> int | None:
+    """The first position of the column at `x` of a small picture; None if it has no columns."""
     columns = picture.low.shape[2]
     if not columns:
         return None
-    column = cell_at(int(x) - tile.x, columns, tile.width)
+    column = cell_at(int(x) - small.x, columns, small.width)
     return min(column * picture.tokens_per_column, picture.num_tokens - 1)
 
 
-def column_span(tile: Thumbnail, picture: WallPicture, position: int) -> tuple[int, int] | None:
-    """The x range `start … stop` of a position's column in a thumbnail; None if it has none."""
+def column_span(small: SmallPicture, picture: WallPicture, position: int) -> tuple[int, int] | None:
+    """The x range `start … stop` of a position's column in a small picture; None if it has none."""
     columns = picture.low.shape[2]
     column = position // picture.tokens_per_column
     if not 0 <= column < columns:
         return None
-    start, stop = cell_span(column, columns, tile.width)
-    return tile.x + start, tile.x + stop
+    start, stop = cell_span(column, columns, small.width)
+    return small.x + start, small.x + stop
 
 
 def _colours(
@@ -215,7 +216,7 @@ def _colours(
     has_gaps = bool(absent.any())
     if has_gaps:  # empty cells are NaN, which must not win where cells are pooled
         scaled[absent] = 0
-    for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
+    for axis, size in ((2, layout.picture_width), (3, layout.picture_height)):
         if scaled.shape[axis] > size:  # the picture was made for a larger window
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
@@ -237,17 +238,17 @@ def _line_lengths(most: int) -> list[int]:
 def _score(rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins) -> float:
     if blocks > max(1, len(rows)):
         return -1.0
-    wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
+    wide, tall = _picture_size(rows, blocks, per_line, width, height, margins)
     if wide < _LEAST_WIDTH:
         return min(wide, 0) - blocks / 10
-    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes without thumbnails
+    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes without small pictures
     most_lines = -(-most_heads // per_line)
     fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
     fit *= most_heads / (most_lines * per_line)  # avoid half-empty lines
     return float(fit * _FOLD_COST ** (blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
 
 
-def _tile_size(
+def _picture_size(
     rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins
 ) -> tuple[int, int]:
     block_width = (width - (blocks - 1) * margins.block_gap) // blocks
@@ -263,9 +264,9 @@ def _tile_size(
 def _place(
     rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins
 ) -> WallLayout:
-    wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
+    wide, tall = _picture_size(rows, blocks, per_line, width, height, margins)
     wide, tall = max(1, wide), max(_LEAST_HEIGHT, tall)
-    tiles: list[Thumbnail] = []
+    pictures: list[SmallPicture] = []
     labels: list[RowLabel] = []
     header: list[tuple[int, int, int]] = []
     bottom = 0
@@ -276,9 +277,9 @@ def _place(
         if not is_wrapped:
             header += [(h, left + margins.left + h * (wide + margins.gap), wide) for h in range(per_line)]
         for row in part:
-            y = _place_row(row, per_line, left, y, (wide, tall), margins, tiles, labels)
+            y = _place_row(row, per_line, left, y, (wide, tall), margins, pictures, labels)
         bottom = max(bottom, y)
-    return WallLayout(width, max(bottom - margins.gap, 1), wide, tall, tuple(tiles), tuple(labels), tuple(header))
+    return WallLayout(width, max(bottom - margins.gap, 1), wide, tall, tuple(pictures), tuple(labels), tuple(header))
 
 
 def _place_row(
@@ -288,7 +289,7 @@ def _place_row(
     y: int,
     size: tuple[int, int],
     margins: Margins,
-    tiles: list[Thumbnail],
+    pictures: list[SmallPicture],
     labels: list[RowLabel],
 ) -> int:
     """Append the lines of one layer at `y`; returns the y of the next layer."""
@@ -300,7 +301,7 @@ def _place_row(
         labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label, row.first_head > 0))
         for head in range(first, min(first + per_line, row.num_heads)):
             x = left + margins.left + (head - first) * (wide + margins.gap)
-            tiles.append(Thumbnail(row.layer, row.first_head + head, x, y, wide, tall))
+            pictures.append(SmallPicture(row.layer, row.first_head + head, x, y, wide, tall))
         y += tall + margins.gap
     return y + (margins.gap if row.num_heads > per_line else 0)
 
@@ -319,16 +320,12 @@ def _blocks(rows: Sequence[WallRow], blocks: int) -> list[Sequence[WallRow]]:
     return [rows[start : start + each] for start in range(0, len(rows), max(1, each))] or [rows]
 
 
-def _num_lines(row: WallRow, per_line: int) -> int:
-    return -(-row.num_heads // per_line)
-
-
 def _flexible_lines(rows: Sequence[WallRow], per_line: int) -> int:
-    return sum(_num_lines(row, per_line) for row in rows)
+    return sum(-(-row.num_heads // per_line) for row in rows)
 
 
 def _fixed_height(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
-    """The height of gaps and of rows with notes, which does not depend on the thumbnails' height."""
+    """The height of gaps and of rows with notes, which does not depend on the height of the pictures."""
     noted = sum(margins.note + margins.gap for row in rows if not row.num_heads)
     wrapped = sum(margins.gap for row in rows if row.num_heads > per_line)
     return noted + wrapped + margins.gap * max(0, _flexible_lines(rows, per_line) - 1)
@@ -336,7 +333,7 @@ def _fixed_height(rows: Sequence[WallRow], per_line: int, margins: Margins) -> i
 
 # ---- colour ranges ---------------------------------------------------------------------------------------------------
 
-Tiles = frozenset[tuple[int, int]]  # (layer, kv head)
+LayerHeads = frozenset[tuple[int, int]]  # (layer, kv head)
 
 FAR = 2.5  # multiple of the range: none of millions of normally distributed numbers is that large
 
@@ -389,14 +386,14 @@ def magnitude_words(picture: WallPicture, layer: int) -> str:
     return f"{size} · {beyond} % of the layer beyond it"
 
 
-def marked_tiles(picture: WallPicture, values: Floats, absent: Flags) -> tuple[Tiles, Tiles]:
-    """The thumbnails with NaN or Inf, and those with a value far beyond the range, as (layer, kv head). Pooling keeps
-    extremes, so none is missed."""
+def marked_heads(picture: WallPicture, values: Floats, absent: Flags) -> tuple[LayerHeads, LayerHeads]:
+    """The small pictures with NaN or Inf, and those with a value far beyond the range, as (layer, kv head). Pooling
+    keeps extremes, so none is missed."""
     held = np.where(absent, np.float32(0), values) if absent.any() else values
     highest, lowest = held.max(axis=(2, 3), initial=0), held.min(axis=(2, 3), initial=0)
-    sizes = np.maximum(highest, -lowest)  # NaN if the thumbnail has one
-    return _tiles(picture, ~np.isfinite(sizes)), _tiles(picture, sizes > FAR * layer_limits(picture)[:, None])
+    sizes = np.maximum(highest, -lowest)  # NaN if the small picture has one
+    return _where(picture, ~np.isfinite(sizes)), _where(picture, sizes > FAR * layer_limits(picture)[:, None])
 
 
-def _tiles(picture: WallPicture, is_marked: Flags) -> Tiles:
+def _where(picture: WallPicture, is_marked: Flags) -> LayerHeads:
     return frozenset((picture.layers[i], int(head)) for i, head in np.argwhere(is_marked) if head < picture.heads[i])

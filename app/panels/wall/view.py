@@ -59,7 +59,7 @@ from app.models import Models
 from app.models.pictures import WALL
 from app.models.places import geometry_of, head_of, heads_shared, layer_label, layer_words, num_source
 from app.panels.wall import draw
-from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow
+from app.panels.wall.draw import Margins, RowLabel, SmallPicture, WallLayout, WallRow
 from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.edit import Rows
@@ -77,10 +77,10 @@ class WallEdits(Struct, frozen=True):
 
 
 def area_between(
-    picture: WallPicture, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
+    picture: WallPicture, first: SmallPicture, position: int | None, last: SmallPicture, other: int | None
 ) -> Rows | None:
-    """The rows between two places, both included: the tokens between them inside one thumbnail, or all tokens of the
-    layers and heads from one thumbnail to another."""
+    """The rows between two places, both included: the tokens between them inside one small picture, or all tokens of
+    the layers and heads from one small picture to another."""
     layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
     if first != last:
         chosen = tuple(layer for layer in picture.layers if layers[0] <= layer <= layers[1])
@@ -93,21 +93,22 @@ def area_between(
 
 
 def paint_by_hand(painter: QPainter, layout: WallLayout, picture: WallPicture, marks: WallEdits, ratio: float) -> None:
-    """Paint a line below the edited tokens of each thumbnail, a hatch over masked ones, and the outline of the area."""
+    """Paint a line below the edited tokens of each small picture, a hatch over masked ones, and the outline of the
+    area."""
     is_marked = marks.edited or marks.noted or marks.area is not None
-    for tile in [tile for tile in layout.tiles if not is_beside_rows(picture, tile)] if is_marked else ():
-        if (tile.layer, tile.kv_head) in marks.noted:
+    for small in [small for small in layout.pictures if not is_beside_rows(picture, small)] if is_marked else ():
+        if (small.layer, small.kv_head) in marks.noted:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)
+            paint_ribbon(painter, (small.x + layout.picture_width) / ratio - 2, small.y / ratio - 1)
             painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         for one in marks.edited:
             tensor = "" if one.is_hidden else picture.request.lens
-            if touches(one.rows, tile.layer, tile.kv_head, tensor):
-                _paint_edited(painter, _place(tile, picture, one.rows, ratio), is_hidden=one.is_hidden)
-        if marks.area is not None and touches(marks.area, tile.layer, tile.kv_head):
+            if touches(one.rows, small.layer, small.kv_head, tensor):
+                _paint_edited(painter, _place(small, picture, one.rows, ratio), is_hidden=one.is_hidden)
+        if marks.area is not None and touches(marks.area, small.layer, small.kv_head):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(current_theme().color("selected"), 1))
-            painter.drawRect(_place(tile, picture, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
+            painter.drawRect(_place(small, picture, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
 
 
 def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
@@ -118,20 +119,20 @@ def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
     painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
 
 
-def _place(tile: Thumbnail, picture: WallPicture, rows: Rows, ratio: float) -> QRectF:
-    """The rectangle of some tokens in a thumbnail; empty if none of them is in the picture."""
+def _place(small: SmallPicture, picture: WallPicture, rows: Rows, ratio: float) -> QRectF:
+    """The rectangle of some tokens in a small picture; empty if none of them is in the picture."""
     last = min(rows.stop, picture.num_tokens)
-    span = span_of_run(partial(draw.column_span, tile, picture), (rows.start, last)) if rows.start < last else None
+    span = span_of_run(partial(draw.column_span, small, picture), (rows.start, last)) if rows.start < last else None
     if span is None:
         return QRectF()
     left, right = span[0] / ratio, span[1] / ratio
-    return QRectF(left, tile.y / ratio, max(right - left, 2.0), tile.height / ratio)
+    return QRectF(left, small.y / ratio, max(right - left, 2.0), small.height / ratio)
 
 
-def state_at(picture: WallPicture, tile: Thumbnail) -> StatePicture | None:
-    """The state that a thumbnail shows; None if it shows rows."""
-    mine = [state for state in picture.states if state.layer == tile.layer]
-    number = tile.kv_head - num_heads(picture, tile.layer)
+def state_at(picture: WallPicture, small: SmallPicture) -> StatePicture | None:
+    """The state that a small picture shows; None if it shows rows."""
+    mine = [state for state in picture.states if state.layer == small.layer]
+    number = small.kv_head - num_heads(picture, small.layer)
     return mine[number] if 0 <= number < len(mine) else None
 
 
@@ -140,9 +141,9 @@ def num_heads(picture: WallPicture, layer: int) -> int:
     return picture.heads[picture.layers.index(layer)] if layer in picture.layers else 0
 
 
-def is_beside_rows(picture: WallPicture | None, tile: Thumbnail) -> bool:
-    """Whether a thumbnail shows the state of a layer that also has rows: it is not a head that can be selected."""
-    return picture is not None and tile.layer in picture.layers and tile.kv_head >= num_heads(picture, tile.layer)
+def is_beside_rows(picture: WallPicture | None, small: SmallPicture) -> bool:
+    """Whether a small picture shows the state of a layer that also has rows: it is not a head that can be selected."""
+    return picture is not None and small.layer in picture.layers and small.kv_head >= num_heads(picture, small.layer)
 
 
 def state_words(state: StatePicture) -> str:
@@ -151,27 +152,27 @@ def state_words(state: StatePicture) -> str:
 
 
 def paint(pixels: Pixels, layout: WallLayout, picture: WallPicture, scale: ColorScale) -> None:
-    """Paint the states into their thumbnails, each with a colour range of its own."""
-    for tile in layout.tiles if picture.states else ():
-        state = state_at(picture, tile)
+    """Paint the states into their small pictures, each with a colour range of its own."""
+    for small in layout.pictures if picture.states else ():
+        state = state_at(picture, small)
         if state is not None:
             values = larger(state.low, state.high) / (state.largest or 1.0)
-            columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
+            columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (small.width, small.height), strict=True))
             shown = values[columns][:, rows].T
-            pixels[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
+            pixels[small.y : small.y + small.height, small.x : small.x + small.width] = np.take(
                 packed(scale.table), scale.index(shown, 1.0)
             )
 
 
 _CLICK_SLOP = 4
-_OUTLINE = 3  # pixels around a thumbnail for its outline and its ticks
-_TWO_LINES = 21  # from this height of a thumbnail on, a layer's largest value is written below its name
+_OUTLINE = 3  # pixels around a small picture for its outline and its ticks
+_TWO_LINES = 21  # from this height of a small picture on, a layer's largest value is written below its name
 _NOTE_GAP = 6  # pixels between a note and the block beside it
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class WallMarks(Struct, frozen=True):
-    """(layer, kv head) of thumbnails with NaN or Inf, and of those with values far beyond the colour range; and for
+    """(layer, kv head) of small pictures with NaN or Inf, and of those with values far beyond the colour range; and for
     each layer, its largest value as a multiple of the range."""
 
     alarms: frozenset[tuple[int, int]] = frozenset()
@@ -185,12 +186,12 @@ class WallMarks(Struct, frozen=True):
 
 
 class WallCanvas(QWidget):
-    """Works in device pixels, so that the painter never resamples a thumbnail.
+    """Works in device pixels, so that the painter never resamples a small picture.
 
-    Signals: `picked(tile, position or None)`, a click; `dragged(tile, position or None, tile, position or None)`, from
-    one place to another; `menu_wanted(tile or None, point on the screen)`; `pointed(tile or None, position or None)`,
-    the place under the mouse; `name_pointed(layer or None, head or None)`, the name of one beside or above the
-    thumbnails is under the mouse; `arranged()`, thumbnails have another size.
+    Signals: `picked(small, position or None)`, a click; `dragged(small, position or None, small, position or None)`,
+    from one place to another; `menu_wanted(small or None, point on the screen)`; `pointed(small or None, position or
+    None)`, the place under the mouse; `name_pointed(layer or None, head or None)`, the name of one beside or above the
+    small pictures is under the mouse; `arranged()`, small pictures have another size.
     """
 
     picked = Signal(object, object)
@@ -206,7 +207,7 @@ class WallCanvas(QWidget):
         self._room = QSize(0, 0)
         self.layout_now: WallLayout | None = None
         self.image = QImage()
-        self.thumbnails = QRegion()
+        self.pictures_region = QRegion()
         self._picture: WallPicture | None = None
         self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
         self._by_hand = WallEdits()
@@ -224,49 +225,49 @@ class WallCanvas(QWidget):
             self._arrange()
 
     def set_room(self, room: QSize) -> None:
-        """Set the size to fill; the canvas becomes higher if thumbnails would be too small otherwise."""
+        """Set the size to fill; the canvas becomes higher if small pictures would be too small otherwise."""
         if room != self._room:
             self._room = room
             self._arrange()
 
     def show_picture(self, image: QImage, picture: WallPicture, marks: WallMarks) -> None:
-        """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
+        """Show the small pictures; the labels beside them are painted again only if their texts changed."""
         painted, is_blank = (self.marks.words, self._head_name), self.image.isNull()
         self.image, self._picture, self.marks = image, picture, marks
         are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
-        self.update(self.thumbnails if are_labels_painted else QRegion(self.rect()))
+        self.update(self.pictures_region if are_labels_painted else QRegion(self.rect()))
 
     def set_marks(self, selected: tuple[int, int, PositionSpan | None], by_hand: WallEdits) -> None:
-        """Set the layer and head of the selected thumbnail with the positions `start … stop` that are selected in all
-        of them, and the selected area, edits and bookmarks."""
+        """Set the layer and head of the selected small picture with the positions `start … stop` that are selected in
+        all of them, and the selected area, edits and bookmarks."""
         if (selected, by_hand) != (self._selected, self._by_hand):
             self._selected, self._by_hand = selected, by_hand
             self.update()
 
     def selected_rect(self) -> QRectF:
-        """The rectangle of the selected thumbnail, to scroll to it."""
-        tile = self.layout_now.tile(*self._selected[:2]) if self.layout_now else None
-        return self._rect(tile) if tile else QRectF()
+        """The rectangle of the selected small picture, to scroll to it."""
+        small = self.layout_now.picture_of(*self._selected[:2]) if self.layout_now else None
+        return self._rect(small) if small else QRectF()
 
     def _arrange(self) -> None:
         ratio = self.devicePixelRatioF()
         if not self.rows or self._room.isEmpty():
             self.layout_now = None
             return
-        # 3 pixels less, for the outline of the last thumbnail
+        # 3 pixels less, for the outline of the last small picture
         width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
         self.layout_now = draw.arrange(self.rows, width, height, self._margins(ratio))
         self.setFixedSize(self._room.width(), max(self._room.height(), int(self.layout_now.height / ratio) + 3))
         self.image = QImage()
-        self.thumbnails = self._region_of(self.layout_now)
+        self.pictures_region = self._region_of(self.layout_now)
         self.update()
         self.arranged.emit()
 
     def _region_of(self, layout: WallLayout) -> QRegion:
-        """The region of the thumbnails with outlines and ticks, without labels: one rectangle per column."""
+        """The region of the small pictures with outlines and ticks, without labels: one rectangle per column."""
         columns: dict[int, QRectF] = {}
-        for tile in layout.tiles:
-            columns[tile.x] = columns.get(tile.x, QRectF()).united(self._rect(tile))
+        for small in layout.pictures:
+            columns[small.x] = columns.get(small.x, QRectF()).united(self._rect(small))
         region = QRegion()
         for column in columns.values():
             region += column.adjusted(-_OUTLINE, -_OUTLINE, _OUTLINE, _OUTLINE).toAlignedRect()
@@ -288,11 +289,11 @@ class WallCanvas(QWidget):
         if self.image.isNull():
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(current_theme().color("signed_middle"))
-            painter.drawRects([self._rect(tile) for tile in self.layout_now.tiles])
+            painter.drawRects([self._rect(small) for small in self.layout_now.pictures])
         else:
             painter.drawImage(QPointF(0, 0), self.image)
-        has_notes = any(label.note for label in self.layout_now.labels)  # notes are inside the thumbnails' region
-        if has_notes or not event.region().subtracted(self.thumbnails).isEmpty():
+        has_notes = any(label.note for label in self.layout_now.labels)  # notes are inside the small pictures' region
+        if has_notes or not event.region().subtracted(self.pictures_region).isEmpty():
             self._paint_header(painter, self.layout_now)
             self._paint_labels(painter, self.layout_now)
         if self._picture is not None and not self.image.isNull():
@@ -306,7 +307,7 @@ class WallCanvas(QWidget):
         painter.setFont(font)
         ratio = self.devicePixelRatioF()
         name = self._head_name
-        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(f"{name} {0}")
+        is_roomy = layout.picture_width / ratio > QFontMetricsF(font).horizontalAdvance(f"{name} {0}")
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
             painter.setPen(current_theme().color("text" if is_selected else "muted"))
@@ -333,7 +334,7 @@ class WallCanvas(QWidget):
             near = min(abs(middle - last.get(label.x, -99.0)), abs(middle - kept.get(label.x, -99.0)))
             if near < 11 and self._is_not_selected(label):
                 continue
-            place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
+            place = QRectF(label.x / ratio, middle - 8, layout.pictures[0].x / ratio - 7 if layout.pictures else 60, 16)
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             text = label.name if label.first_head == 0 else str(label.first_head)
             is_of_rows = label.first_head == 0 and not label.is_beside_rows
@@ -375,44 +376,44 @@ class WallCanvas(QWidget):
         painter.setBrush(Qt.BrushStyle.NoBrush)
         if run is not None and self._picture is not None and not self.image.isNull():
             self._paint_columns(painter, layout, self._picture, run)
-        tile = layout.tile(layer, kv_head)
-        if tile is not None:
-            rect = self._rect(tile)
+        small = layout.picture_of(layer, kv_head)
+        if small is not None:
+            rect = self._rect(small)
             painter.setPen(QPen(current_theme().color("panel"), 1))
             painter.drawRect(rect.adjusted(-0.5, -0.5, -0.5, -0.5))
             painter.setPen(QPen(current_theme().color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
     def _paint_residual(self, painter: QPainter, layout: WallLayout, picture: WallPicture) -> None:
-        """A hairline in each thumbnail where the rows that the codec leaves exact begin."""
+        """A hairline in each small picture where the rows that the codec leaves exact begin."""
         ratio, starts = self.devicePixelRatioF(), residual_starts(picture)
         painter.setPen(QPen(current_theme().color("text", 170), 1))
-        for tile in layout.tiles if starts else ():
-            start = starts.get(tile.layer)
+        for small in layout.pictures if starts else ():
+            start = starts.get(small.layer)
             span = (
-                draw.column_span(tile, picture, start)
-                if start is not None and state_at(picture, tile) is None
+                draw.column_span(small, picture, start)
+                if start is not None and state_at(picture, small) is None
                 else None
             )
             if span is not None:
-                left, top = round(span[0] / ratio), tile.y / ratio
-                painter.drawLine(QPointF(left, top), QPointF(left, top + tile.height / ratio - 1))
+                left, top = round(span[0] / ratio), small.y / ratio
+                painter.drawLine(QPointF(left, top), QPointF(left, top + small.height / ratio - 1))
 
     def _paint_columns(self, painter: QPainter, layout: WallLayout, picture: WallPicture, run: PositionSpan) -> None:
-        """Mark the selected tokens: a frame in the selected thumbnail, a tick above each of the others, where frames
-        would distract from what a step changed."""
+        """Mark the selected tokens: a frame in the selected small picture, a tick above each of the others, where
+        frames would distract from what a step changed."""
         ratio = self.devicePixelRatioF()
         ticks: list[QRectF] = []
         painter.setPen(QPen(current_theme().color("selected"), 1))
-        for tile in layout.tiles:
-            if state_at(picture, tile) is not None:
+        for small in layout.pictures:
+            if state_at(picture, small) is not None:
                 continue  # a state has no tokens
-            span = span_of_run(partial(draw.column_span, tile, picture), run)
+            span = span_of_run(partial(draw.column_span, small, picture), run)
             if span is None:
                 continue
-            left, top, width = span[0] / ratio, tile.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
-            if (tile.layer, tile.kv_head) == self._selected[:2]:
-                painter.drawRect(QRectF(left - 0.5, top + 0.5, width, tile.height / ratio - 1))
+            left, top, width = span[0] / ratio, small.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
+            if (small.layer, small.kv_head) == self._selected[:2]:
+                painter.drawRect(QRectF(left - 0.5, top + 0.5, width, small.height / ratio - 1))
             else:
                 ticks.append(QRectF(left, top - 2, width, 2))
         painter.setPen(Qt.PenStyle.NoPen)
@@ -421,45 +422,45 @@ class WallCanvas(QWidget):
         painter.setBrush(Qt.BrushStyle.NoBrush)
 
     def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
-        """Mark thumbnails: a loud right corner for NaN or Inf, a warm left corner for values far beyond the range.
+        """Mark small pictures: a loud right corner for NaN or Inf, a warm left corner for values far beyond the range.
         Without marks a few such numbers would not be seen, because cells pool many."""
         painter.setPen(Qt.PenStyle.NoPen)
         marked = self.marks.alarms | self.marks.far
-        for tile in layout.tiles if marked else ():
-            place = tile.layer, tile.kv_head
+        for small in layout.pictures if marked else ():
+            place = small.layer, small.kv_head
             if place in self.marks.alarms:
                 painter.setBrush(QColor(loud_color(current_theme())))
-                corner = self._rect(tile).topRight()
+                corner = self._rect(small).topRight()
                 painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
             if place in self.marks.far:
                 painter.setBrush(current_theme().color("warning"))
-                corner = self._rect(tile).topLeft()
+                corner = self._rect(small).topLeft()
                 painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])
 
-    def _rect(self, tile: Thumbnail) -> QRectF:
+    def _rect(self, small: SmallPicture) -> QRectF:
         ratio = self.devicePixelRatioF()
-        return QRectF(tile.x / ratio, tile.y / ratio, tile.width / ratio, tile.height / ratio)
+        return QRectF(small.x / ratio, small.y / ratio, small.width / ratio, small.height / ratio)
 
     # ---- mouse ---------------------------------------------------------------------------------------------------
 
-    def _at(self, pixel: QPointF) -> tuple[Thumbnail | None, int | None]:
+    def _at(self, pixel: QPointF) -> tuple[SmallPicture | None, int | None]:
         if self.layout_now is None:
             return None, None
         point = pixel * self.devicePixelRatioF()
-        tile = self.layout_now.hit(point.x(), point.y())
-        if tile is None or self._picture is None or tile.layer not in self._picture.layers:
-            return tile, None
-        return tile, draw.position_at(tile, self._picture, point.x())
+        small = self.layout_now.hit(point.x(), point.y())
+        if small is None or self._picture is None or small.layer not in self._picture.layers:
+            return small, None
+        return small, draw.position_at(small, self._picture, point.x())
 
     def _name_at(self, pixel: QPointF) -> tuple[int | None, int | None]:
         """The layer, or the head, whose name is at a point."""
         layout, point = self.layout_now, pixel * self.devicePixelRatioF()
-        if layout is None or not layout.tiles:
+        if layout is None or not layout.pictures:
             return None, None
-        if point.y() < layout.tiles[0].y:
+        if point.y() < layout.pictures[0].y:
             heads = (head for head, x, width in layout.header if x <= point.x() < x + width)
             return None, next(heads, None)
-        width = layout.tiles[0].x - layout.labels[0].x
+        width = layout.pictures[0].x - layout.labels[0].x
         layers = (
             label.layer
             for label in layout.labels
@@ -468,20 +469,20 @@ class WallCanvas(QWidget):
         return next(layers, None), None
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        tile, position = self._at(event.position())
-        if tile is not None and event.button() == Qt.MouseButton.LeftButton:
+        small, position = self._at(event.position())
+        if small is not None and event.button() == Qt.MouseButton.LeftButton:
             self._pressed = event.position()
-            self.picked.emit(tile, position)
+            self.picked.emit(small, position)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        tile, position = self._at(event.position())
-        self.pointed.emit(tile, position)
-        if tile is None:
+        small, position = self._at(event.position())
+        self.pointed.emit(small, position)
+        if small is None:
             self.name_pointed.emit(*self._name_at(event.position()))
-        if self._pressed is None or tile is None:
+        if self._pressed is None or small is None:
             return
         if (event.position() - self._pressed).manhattanLength() > _CLICK_SLOP:
-            self.dragged.emit(*self._at(self._pressed), tile, position)
+            self.dragged.emit(*self._at(self._pressed), small, position)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         self._pressed = None
@@ -508,7 +509,7 @@ GROUP = -1  # layer number of a row that is the title of a group
 
 
 def wall_rows(models: Models, picture: WallPicture | None) -> tuple[WallRow, ...]:
-    """Every layer of the model: with thumbnails where the picture has some, else with the reason."""
+    """Every layer of the model: with small pictures where the picture has some, else with the reason."""
     geometry = geometry_of(models)
     if geometry is None:
         if picture is None:
@@ -586,8 +587,8 @@ class _SizedArea(QScrollArea):
 
 
 class WallState(Struct, frozen=True):
-    """A picture (None: only the frames), the layout of its thumbnails, the selection (layer, head, positions), and the
-    selected area, edits and bookmarks."""
+    """A picture (None: only the frames), the layout of its small pictures, the selection (layer, head, positions), and
+    the selected area, edits and bookmarks."""
 
     picture: WallPicture | None
     layout: WallLayout | None
@@ -602,7 +603,7 @@ CELL_TIP = (
 
 
 class WallView(View[WallState]):
-    """A click on a thumbnail selects its layer, kv head and token; a drag selects the tokens inside one, or several
+    """A click on a small picture selects its layer, kv head and token; a drag selects the tokens inside one, or several
     whole ones. Signals: `outliers_wanted()`, show the list of the largest values; `menu_wanted(point on the screen)`,
     for the selection."""
 
@@ -623,7 +624,7 @@ class WallView(View[WallState]):
         self._drawn: tuple[object, ...] = ()
         self._pointed = ""
         self.canvas = WallCanvas()
-        self.canvas.setAccessibleName("Thumbnails of every layer and kv head")
+        self.canvas.setAccessibleName("Small pictures of every layer and kv head")
         self.scroller = _SizedArea()
         self.scroller.setFrameShape(QFrame.Shape.NoFrame)
         self.scroller.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -666,19 +667,19 @@ class WallView(View[WallState]):
     def _shared(self, layer: int) -> int:
         return heads_shared(self._models, self._lens, layer)
 
-    def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
+    def _on_picked(self, small: SmallPicture, position: int | None) -> None:
         picture = self._models.pictures.wall
-        shared = self._shared(tile.layer)
-        place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // shared}
+        shared = self._shared(small.layer)
+        place: dict[str, int] = {"layer": small.layer, "kv_head": small.kv_head // shared}
         if shared > 1:
-            self._models.viewport.update(query_head=tile.kv_head)
-        if is_beside_rows(picture, tile):
+            self._models.viewport.update(query_head=small.kv_head)
+        if is_beside_rows(picture, small):
             return
-        if position is not None and (picture is None or state_at(picture, tile) is None):
+        if position is not None and (picture is None or state_at(picture, small) is None):
             place["position"] = position
         self._models.selection.update(**place)
 
-    def _on_dragged(self, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None) -> None:
+    def _on_dragged(self, first: SmallPicture, position: int | None, last: SmallPicture, other: int | None) -> None:
         picture = self._models.pictures.wall
         if picture is None or is_beside_rows(picture, first) or is_beside_rows(picture, last):
             return
@@ -686,36 +687,39 @@ class WallView(View[WallState]):
         if area is not None:
             self._models.selection.update(position=area.start, area=area)
 
-    def _on_menu_wanted(self, tile: Thumbnail | None, place: QPoint) -> None:
-        """Open the menu for the thumbnail under the mouse, or for the selected area if that contains it."""
+    def _on_menu_wanted(self, small: SmallPicture | None, place: QPoint) -> None:
+        """Open the menu for the small picture under the mouse, or for the selected area if that contains it."""
         picture, area = self._models.pictures.wall, self._models.selection.now.area
-        is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
-        if tile is not None and picture is not None and not is_part and not is_beside_rows(picture, tile):
-            kv_head = tile.kv_head // self._shared(tile.layer)
-            rows = Rows(0, picture.num_tokens, (tile.layer,), (kv_head,))
-            self._models.selection.update(layer=tile.layer, kv_head=kv_head, position=0, area=rows)
+        is_part = small is not None and area is not None and touches(area, small.layer, small.kv_head)
+        if small is not None and picture is not None and not is_part and not is_beside_rows(picture, small):
+            kv_head = small.kv_head // self._shared(small.layer)
+            rows = Rows(0, picture.num_tokens, (small.layer,), (kv_head,))
+            self._models.selection.update(layer=small.layer, kv_head=kv_head, position=0, area=rows)
         self.menu_wanted.emit(place)
 
-    def _on_pointed(self, tile: Thumbnail | None, position: int | None) -> None:
-        text, state = "", None
-        if tile is not None and (shown := self._models.pictures.wall) is not None:
-            state = state_at(shown, tile)
-        if tile is not None:
-            text = f"{layer_words(self._models, tile.layer)} · {LENSES[self._lens].head_word} {tile.kv_head}"
-        if state is not None:
-            text, position = f"{layer_words(self._models, state.layer)} · {state_words(state)}", None
-        if position is not None:
-            text += f" · token {position} {token_name(self._models, self._shown_seq_id, position)}"
-        if text != self._pointed:
-            self._pointed = text
-            picture = self.state.picture if self.state is not None else None
-            edited = self._edited_words(tile, position)
-            more = draw.magnitude_words(picture, tile.layer) if picture is not None and tile is not None else ""
-            rows = layer_rows_words(picture, tile.layer) if picture is not None and tile is not None else ""
-            found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
-            notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
-            self.canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
-            self.set_detail(self._words(picture), tip=CELL_TIP)
+    def _on_pointed(self, small: SmallPicture | None, position: int | None) -> None:
+        text = ""
+        if small is not None:
+            text = f"{layer_words(self._models, small.layer)} · {LENSES[self._lens].head_word} {small.kv_head}"
+            shown = self._models.pictures.wall
+            if shown is not None and (state := state_at(shown, small)) is not None:
+                text, position = f"{layer_words(self._models, state.layer)} · {state_words(state)}", None
+            elif position is not None:
+                text += f" · token {position} {token_name(self._models, self._shown_seq_id, position)}"
+        if text == self._pointed:
+            return
+        self._pointed = text
+        picture = self.state.picture if self.state is not None else None
+        lines = [text]
+        if small is not None:
+            layer, kv_head, seq_id = small.layer, small.kv_head // self._shared(small.layer), self._shown_seq_id
+            if picture is not None:
+                lines += [draw.magnitude_words(picture, layer), layer_rows_words(picture, layer)]
+            if position is not None:
+                lines.append(words_at(self._models, position, layer, kv_head, self._lens, seq_id=seq_id))
+            lines += tip_lines(self._models.bookmarks.on_heads(seq_id).get((layer, small.kv_head)))
+        self.canvas.setToolTip(plain_tip("\n".join(filter(None, lines))))
+        self.set_detail(self._words(picture), tip=CELL_TIP)
 
     def _on_name_pointed(self, layer: int | None, head: int | None) -> None:
         """Say in a tooltip what the name of a layer or head, and the number below it, stand for."""
@@ -746,12 +750,6 @@ class WallView(View[WallState]):
         first, last = head * count, (head + 1) * count - 1
         return f"Its rows are read by {f'query head {first}' if first == last else f'query heads {first} to {last}'}."
 
-    def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
-        if tile is None or position is None:
-            return ""
-        kv_head = tile.kv_head // self._shared(tile.layer)
-        return words_at(self._models, position, tile.layer, kv_head, self._lens, seq_id=self._shown_seq_id)
-
     @property
     def _shown_seq_id(self) -> int:
         """The sequence that the picture shows, which for a while may not be the selected one."""
@@ -769,11 +767,11 @@ class WallView(View[WallState]):
     def want(self, *, is_visible: bool) -> None:
         size = None
         if is_visible:
-            self.canvas.set_rows(self.rows(self._models.pictures.wall))
+            self.canvas.set_rows(wall_rows(self._models, self._models.pictures.wall))
             layout = self.canvas.layout_now
             if layout is not None:
                 # in steps, so that dragging a splitter does not request a hundred pictures
-                size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
+                size = (whole_steps(layout.picture_width, _COLUMN_STEP), layout.picture_height)
         self._models.viewport.update(wall_size=size)
 
     def refresh(self) -> None:
@@ -791,7 +789,7 @@ class WallView(View[WallState]):
             return why_not if draft.warning else f"{what}: {draft.how_to_begin}."
         if picture is None and (why_not := self._models.status.why_no_rows):
             return why_not
-        if picture is None and not self.rows(picture):
+        if picture is None and not wall_rows(self._models, picture):
             return "The cache is on its way."
         if picture is not None and not (picture.low.size or picture.states):
             return picture.note or "The cache holds no K and V now."
@@ -819,28 +817,24 @@ class WallView(View[WallState]):
         self._drawn = key
 
     def _draw(self, picture: WallPicture, layout: WallLayout) -> None:
-        values, absent = draw.cell_values(picture, self.rows(picture))
+        values, absent = draw.cell_values(picture, wall_rows(self._models, picture))
         theme, ratio = current_theme(), self.canvas.devicePixelRatioF()
         scale = color_scale(theme, is_signed=draw.is_signed(picture))
         limits, far, hatch = draw.layer_limits(picture), argb(theme.text), ghost_hatch(theme, ratio)
         pixels = draw.paint(layout, picture, values, absent, limits, scale, hatch, far)
         paint(pixels, layout, picture, color_scale(theme, is_signed=True))
         image = pixels_image(pixels, ratio)
-        marks = WallMarks(*draw.marked_tiles(picture, values, absent), draw.times_range(picture))
+        marks = WallMarks(*draw.marked_heads(picture, values, absent), draw.times_range(picture))
         self.canvas.show_picture(image, picture, marks)
 
     def describe(self, state: WallState) -> None:
         if (picture := state.picture) is not None:
-            words = (
-                (
-                    layer_label(self._models, layer),
-                    draw.magnitude_words(picture, layer),
-                    layer_rows_words(picture, layer),
-                )
+            lines = (
+                f"{layer_label(self._models, layer)}: {draw.magnitude_words(picture, layer)}"
+                + (f" · {rows}" if (rows := layer_rows_words(picture, layer)) else "")
                 for layer in picture.layers
             )
-            layers = (f"{name}: {found}" + f" · {rows}" * bool(rows) for name, found, rows in words)
-            self.canvas.setAccessibleDescription("\n".join(layers))
+            self.canvas.setAccessibleDescription("\n".join(lines))
 
     def _name_largest(self, picture: WallPicture | None) -> None:
         """Show the value that is farthest beyond its layer's range: `max V L17 4.1× ▾`."""
@@ -894,9 +888,6 @@ class WallView(View[WallState]):
             self._models, picture.provenance, picture.dtype, request.seq_id, request.num_tokens, shown, wanted,
             parts=parts_words(self._models, picture),
         )  # fmt: skip
-
-    def rows(self, picture: WallPicture | None) -> tuple[WallRow, ...]:
-        return wall_rows(self._models, picture)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -43,10 +43,10 @@ def painted(picture: WallPicture, width: int = 430) -> tuple[np.ndarray, wall.Wa
 def columns_of(
     picture: np.ndarray, layout: wall.WallLayout, kv_head: int, first: int, stop: int, of: int
 ) -> np.ndarray:
-    tile = layout.tile(0, kv_head)
-    assert tile is not None
-    across = slice(tile.x + -(-first * tile.width // of), tile.x + -(-stop * tile.width // of))
-    return picture[tile.y : tile.y + tile.height, across]
+    small = layout.picture_of(0, kv_head)
+    assert small is not None
+    across = slice(small.x + -(-first * small.width // of), small.x + -(-stop * small.width // of))
+    return picture[small.y : small.y + small.height, across]
 
 
 def test_the_share_of_the_last_column_counts_its_own_positions() -> None:
@@ -98,7 +98,7 @@ def test_a_picture_made_for_a_larger_window_hides_no_row_behind_a_ghost() -> Non
     absent = np.ones((1, 1, 800), np.int64)
     values[0, 0, 400], absent[0, 0, 400] = 1.0, 0
     picture, layout = painted(wall_picture(values, absent), width=430)
-    assert layout.tile_width < 800
+    assert layout.picture_width < 800
     assert not (picture == LOUD).any()
     assert (picture == 0xFFFF0000).any()
 

@@ -58,5 +58,5 @@ def test_on_the_wall_in_the_layers_that_have_both(qapp: QApplication, show: Call
     assert LINE in view.detail.text()
     assert len(changed_columns(before, pixels(view.canvas))) == samples.KV_HEADS, "one line in each head"
     rows = np.flatnonzero((before != pixels(view.canvas)).any(axis=1))
-    tile = view.canvas.layout_now.tile(0, 0)
-    assert set(rows.tolist()) <= set(range(tile.y, tile.y + tile.height)), "within the row of the first layer"
+    small = view.canvas.layout_now.picture_of(0, 0)
+    assert set(rows.tolist()) <= set(range(small.y, small.y + small.height)), "within the row of the first layer"

@@ -192,7 +192,7 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
     def told() -> str:
         if isinstance(view, WallView):
             view.canvas.pointed.emit(None, None)
-            view.canvas.pointed.emit(view.canvas.layout_now.tile(3, 1), 2)
+            view.canvas.pointed.emit(view.canvas.layout_now.picture_of(3, 1), 2)
             return view.canvas.toolTip() + view.detail.text()
         view.tell(QPointF(2.5, 2.5))
         return f"{view.readout.text()}{view.map.toolTip()}"

@@ -41,7 +41,7 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert layout is not None
     assert piece is not None
     assert [label.name for label in layout.labels] == ["L0 state", "L1 state"]
-    shown = [state_at(piece, tile) for tile in layout.tiles]
+    shown = [state_at(piece, small) for small in layout.pictures]
     assert [(one.layer, one.name) for one in shown if one is not None] == [
         (0, "convolution"), (0, "recurrence"), (1, "convolution"), (1, "recurrence"),
     ]  # fmt: skip

@@ -52,8 +52,8 @@ def token_place(shell: Shell, index: int) -> QPointF:
 
 def wall_place(shell: Shell, layer: int, kv_head: int, share: float) -> QPointF:
     canvas = shell.window.wall.canvas
-    tile = canvas.layout_now.tile(layer, kv_head)
-    return QPointF(tile.x + share * tile.width, tile.y + tile.height / 2) / canvas.devicePixelRatioF()
+    small = canvas.layout_now.picture_of(layer, kv_head)
+    return QPointF(small.x + share * small.width, small.y + small.height / 2) / canvas.devicePixelRatioF()
 
 
 def test_a_drag_over_tokens_and_the_menu_zero_their_rows_in_every_layer(desk: Shell, engine: FakeEngine) -> None:

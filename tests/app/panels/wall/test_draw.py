@@ -52,27 +52,27 @@ def painted(picture: WallPicture, layout: draw.WallLayout, wall_rows: tuple[Wall
 )
 def test_every_head_has_its_place_and_none_overlap(layers: int, heads: int, width: int, height: int) -> None:
     layout = draw.arrange(rows(layers, heads), width, height, MARGINS)
-    assert len(layout.tiles) == layers * heads
+    assert len(layout.pictures) == layers * heads
     covered = np.zeros((layout.height, layout.width), np.int32)
-    for tile in layout.tiles:
-        covered[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] += 1
+    for small in layout.pictures:
+        covered[small.y : small.y + small.height, small.x : small.x + small.width] += 1
     assert covered.max() == 1
-    assert covered.sum() == layers * heads * layout.tile_width * layout.tile_height
-    assert layout.tile_height >= 6
+    assert covered.sum() == layers * heads * layout.picture_width * layout.picture_height
+    assert layout.picture_height >= 6
 
 
 def heads_per_line(layout: draw.WallLayout) -> int:
-    first = layout.tiles[0]
-    return sum((tile.layer, tile.y) == (first.layer, first.y) for tile in layout.tiles)
+    first = layout.pictures[0]
+    return sum((small.layer, small.y) == (first.layer, first.y) for small in layout.pictures)
 
 
 def test_many_heads_wrap_and_many_layers_fold() -> None:
     wide = draw.arrange(rows(2, 32), 945, 270, MARGINS)
     assert heads_per_line(wide) == 8
-    assert wide.tile_width > 90
+    assert wide.picture_width > 90
     deep = draw.arrange(rows(30, 3), 945, 270, MARGINS)
     assert heads_per_line(deep) == 3
-    assert deep.tile_height >= 15
+    assert deep.picture_height >= 15
     assert deep.height <= 270
 
 
@@ -84,7 +84,7 @@ def test_a_wall_that_cannot_fit_grows_instead_of_vanishing() -> None:
 def test_layers_without_k_and_v_take_a_line_that_says_so() -> None:
     mixed = (WallRow(0, 0, "recurrent state"), WallRow(1, 4), WallRow(2, 0, "recurrent state"))
     layout = draw.arrange(mixed, 600, 200, MARGINS)
-    assert {tile.layer for tile in layout.tiles} == {1}
+    assert {small.layer for small in layout.pictures} == {1}
     assert [(label.layer, label.note) for label in layout.labels] == [
         (0, "recurrent state"),
         (1, ""),
@@ -116,12 +116,12 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     layout = draw.arrange(shown, 400, 200, MARGINS)
     pixels = painted(picture, layout, tuple(shown))
     view.paint(pixels, layout, picture, SCALE)
-    colours = {(tile.layer, tile.kv_head): int(pixels[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
+    colours = {(small.layer, small.kv_head): int(pixels[small.y + 2, small.x + 2]) for small in layout.pictures}
     black = 0xFF000000
     assert colours == {
         (0, 0): black, (0, 1): black, (0, 2): RED, (0, 3): BLUE, (1, 0): BLUE, (2, 0): black, (2, 1): black,
     }  # fmt: skip
-    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if view.is_beside_rows(picture, tile)]
+    beside = [(small.layer, small.kv_head) for small in layout.pictures if view.is_beside_rows(picture, small)]
     assert beside == [(0, 2), (0, 3)], "these are no heads that could be chosen"
     assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 
@@ -134,7 +134,7 @@ def test_keys_and_values_of_a_layer_are_as_wide_as_each_is(lens: str, dims: int)
 
 def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
     layout = draw.arrange(tuple(WallRow(layer, 0, "nothing held") for layer in range(3)), 640, 200, MARGINS)
-    assert not layout.tiles
+    assert not layout.pictures
     assert [label.note for label in layout.labels] == ["nothing held"] * 3
 
 
@@ -142,27 +142,27 @@ def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
 def test_from_every_cell_to_its_pixels_and_back(columns: int) -> None:
     layout = draw.arrange(rows(2, 3), 500, 160, MARGINS)
     picture = slice_of(np.zeros((2, 3, columns, 4)))
-    for tile in layout.tiles:
+    for small in layout.pictures:
         for column in range(columns):
-            span = draw.column_span(tile, picture, column)
+            span = draw.column_span(small, picture, column)
             assert span is not None
-            assert layout.hit(span[0], tile.y) is tile
-            if columns <= tile.width:
-                assert {draw.position_at(tile, picture, x) for x in range(*span)} == {column}
-    assert draw.column_span(layout.tiles[0], picture, columns) is None
+            assert layout.hit(span[0], small.y) is small
+            if columns <= small.width:
+                assert {draw.position_at(small, picture, x) for x in range(*span)} == {column}
+    assert draw.column_span(layout.pictures[0], picture, columns) is None
     assert layout.hit(2, 2) is None
 
 
 @pytest.mark.parametrize(("num_tokens", "last"), [(40, 36), (38, 36), (37, 36)])
 def test_a_column_that_pools_tokens_leads_to_the_first_of_them(num_tokens: int, last: int) -> None:
     picture = replace(slice_of(np.zeros((1, 2, 10, 4))), tokens_per_column=4, num_tokens=num_tokens)
-    tile = draw.arrange(rows(1, 2), 334, 60, MARGINS).tiles[1]
-    found = [draw.position_at(tile, picture, x) for x in range(tile.x, tile.x + tile.width)]
+    small = draw.arrange(rows(1, 2), 334, 60, MARGINS).pictures[1]
+    found = [draw.position_at(small, picture, x) for x in range(small.x, small.x + small.width)]
     assert sorted(set(found)) == [*range(0, 36, 4), last]
     for position, columns in ((0, 0), (3, 0), (4, 1), (last, 9)):
-        span = draw.column_span(tile, picture, position)
+        span = draw.column_span(small, picture, position)
         assert span is not None
-        assert {draw.position_at(tile, picture, x) for x in range(*span)} == {4 * columns}
+        assert {draw.position_at(small, picture, x) for x in range(*span)} == {4 * columns}
 
 
 def test_pixels_are_the_colours_of_their_cells_and_gaps_are_clear() -> None:
@@ -171,15 +171,15 @@ def test_pixels_are_the_colours_of_their_cells_and_gaps_are_clear() -> None:
     values[0, 0, 0, 0] = -1.0
     layout = draw.arrange(rows(1, 2), 334, 60, MARGINS)
     picture = painted(slice_of(values), layout, rows(1, 2))
-    tile = layout.tile(0, 1)
-    assert tile is not None
+    small = layout.picture_of(0, 1)
+    assert small is not None
     lit = np.argwhere(picture == RED)
-    start, stop = tile.x + 3 * tile.width // 10, tile.x + 4 * tile.width // 10
+    start, stop = small.x + 3 * small.width // 10, small.x + 4 * small.width // 10
     assert lit[:, 1].min() == pytest.approx(start, abs=1)
     assert lit[:, 1].max() == pytest.approx(stop - 1, abs=1)
-    assert lit[:, 0].min() >= tile.y + tile.height // 2
+    assert lit[:, 0].min() >= small.y + small.height // 2
     assert (picture == BLUE).any()
-    gap = layout.tiles[0].x + layout.tile_width
+    gap = layout.pictures[0].x + layout.picture_width
     assert (picture[:, gap] == 0).all()
 
 
@@ -206,7 +206,7 @@ def test_a_nan_is_loud_and_an_absent_cell_is_clear() -> None:
     assert not absent[1, 0, 3:, :3].any()
     pixels = painted(picture, layout, wall_rows)
     loud = np.argwhere(pixels == LOUD)
-    first = layout.tile(0, 0)
+    first = layout.picture_of(0, 0)
     assert first is not None
     assert len(loud)
     assert (loud[:, 0] < first.y + first.height).all()
@@ -252,14 +252,14 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     values, absent = draw.cell_values(picture, wall_rows)
     pixels = draw.paint(layout, picture, values, absent, draw.layer_limits(picture), SCALE, far=0xFFFFFFFF)
     line = np.argwhere(pixels == 0xFFFFFFFF)
-    tile = layout.tile(17, 1)
-    assert tile is not None
-    assert draw.marked_tiles(picture, values, absent) == (frozenset(), {(17, 1)})
-    assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
+    small = layout.picture_of(17, 1)
+    assert small is not None
+    assert draw.marked_heads(picture, values, absent) == (frozenset(), {(17, 1)})
+    assert ((line[:, 0] >= small.y) & (line[:, 0] < small.y + small.height)).all()  # nowhere else
     columns = np.unique(line[:, 1])
-    assert columns.min() >= tile.x
-    assert columns.max() < tile.x + tile.width
-    assert len(columns) > tile.width * 0.4  # a line through the thumbnail, not a speck
+    assert columns.min() >= small.x
+    assert columns.max() < small.x + small.width
+    assert len(columns) > small.width * 0.4  # a line through the thumbnail, not a speck
     assert max(draw.times_range(picture), key=draw.times_range(picture).__getitem__) == 17
 
 
@@ -278,9 +278,9 @@ def test_a_layer_of_zeros_has_no_ratio_and_is_drawn_as_zero() -> None:
     assert draw.magnitude_words(picture, 0) == "no finite K other than zero"
     layout, wall_rows = draw.arrange(rows(2, 1), 200, 90, MARGINS), rows(2, 1)
     shown, absent = draw.cell_values(picture, wall_rows)
-    assert draw.marked_tiles(picture, shown, absent) == (frozenset(), frozenset())
+    assert draw.marked_heads(picture, shown, absent) == (frozenset(), frozenset())
     pixels = draw.paint(layout, picture, shown, absent, draw.layer_limits(picture), SCALE)
-    assert {int(pixels[t.y + 2, t.x + 2]) for t in layout.tiles} == {0xFF000000}
+    assert {int(pixels[t.y + 2, t.x + 2]) for t in layout.pictures} == {0xFF000000}
 
 
 def test_a_nan_or_a_dropped_row_is_not_far() -> None:
@@ -289,8 +289,8 @@ def test_a_nan_or_a_dropped_row_is_not_far() -> None:
     picture = replace(slice_of(values), magnitudes=told(1.0))
     gone = np.zeros(values.shape, np.bool_)
     gone[0, 1, 2] = True
-    assert draw.marked_tiles(picture, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
-    assert draw.marked_tiles(picture, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
+    assert draw.marked_heads(picture, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
+    assert draw.marked_heads(picture, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])

@@ -52,13 +52,13 @@ def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Mod
     wall = show(WallView(models))
     layout = wall.canvas.layout_now
     assert models.viewport.now.wall_size is not None
-    assert models.viewport.now.wall_size[0] <= layout.tile_width
-    assert models.viewport.now.wall_size[1] == layout.tile_height
+    assert models.viewport.now.wall_size[0] <= layout.picture_width
+    assert models.viewport.now.wall_size[1] == layout.picture_height
     give_pictures(models)
     image = wall.canvas.image
     assert (image.width(), image.height()) == (layout.width, layout.height)
-    tile = layout.tile(2, 1)
-    colors = {image.pixel(tile.x + 3 * i, tile.y + 2) for i in range(20)}
+    small = layout.picture_of(2, 1)
+    colors = {image.pixel(small.x + 3 * i, small.y + 2) for i in range(20)}
     assert len(colors) > 5
 
 
@@ -80,10 +80,10 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
         image = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
         before = image.copy()
         models.pictures.put(replace(picture, low=values, high=values))
-        paint(image, canvas.thumbnails)
+        paint(image, canvas.pictures_region)
         assert image != before
         assert image == paint(before.copy(), frame)
-    assert not canvas.thumbnails.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
+    assert not canvas.pictures_region.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
 
 
 def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Callable[..., Any]) -> None:
@@ -93,7 +93,7 @@ def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Cal
     painted = Regions(canvas)
     picture, far = models.pictures.wall, samples.magnitudes()
     models.pictures.put(replace(picture, low=-picture.high))
-    assert painted.take() == canvas.thumbnails
+    assert painted.take() == canvas.pictures_region
     far.largest[2] = 41.0
     models.pictures.put(replace(picture, magnitudes=far))
     assert painted.take() == QRegion(canvas.rect())
@@ -116,8 +116,8 @@ def test_a_click_on_the_wall_opens_the_head_at_its_token(
 ) -> None:
     wall = show(WallView(models))
     give_pictures(models)
-    tile = wall.canvas.layout_now.tile(5, 2)
-    pos = QPoint(tile.x + tile.width - 1, tile.y + 3)
+    small = wall.canvas.layout_now.picture_of(5, 2)
+    pos = QPoint(small.x + small.width - 1, small.y + 3)
     qtbot.mouseClick(wall.canvas, Qt.MouseButton.LeftButton, pos=pos)
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position) == (5, 2, TOKENS - 1)
@@ -160,8 +160,8 @@ def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., A
     picture = models.pictures.wall
     nothing = np.zeros_like(picture.low[..., :1])
     models.pictures.put(replace(picture, low=nothing, high=nothing))
-    tile = wall.canvas.layout_now.tile(2, 1)
-    ground = wall.canvas.image.pixel(tile.x + 3, tile.y + 3)
+    small = wall.canvas.layout_now.picture_of(2, 1)
+    ground = wall.canvas.image.pixel(small.x + 3, small.y + 3)
     assert ground == QColor(current_theme().signed_middle).rgba()
     assert "range 0–" in magnitude_words(picture, 2)
     models.selection.update(lens="keys")
