@@ -21,7 +21,7 @@ from engine.history.history import LoggedLogits
 from engine.history.state import SequenceState
 from engine.look.candidates import kl_divergence
 from engine.session.driver import ModeDriver, lengths_to_compute
-from engine.session.edits.again import EditThen, compute_with_edits, edits_of
+from engine.session.edits import EditThen, compute_with_edits, edits_of
 from engine.session.mode import CacheMode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted

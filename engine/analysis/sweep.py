@@ -13,8 +13,8 @@ from engine.analysis.bench import synthetic_ids
 from engine.analysis.reference import Reference, measure, reference
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.session.commands import first_ids
 from engine.session.driver import ModeDriver, never_cancel
-from engine.session.prompt import first_ids
 from engine.spec.grid import SweepMode, SweepText
 from engine.wire.measurements import SweepRow, Unavailable
 

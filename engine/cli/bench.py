@@ -55,7 +55,7 @@ def bench_command(args: argparse.Namespace) -> int:
         raise InputError("A prompt has a length of its own: give it or --contexts, not both.")
     model = load_model(args)
     from engine.analysis.bench import bench
-    from engine.session.prompt import first_ids
+    from engine.session.commands import first_ids
 
     ids = tuple(first_ids(model, prompts[0])) if prompts else None
     contexts = (len(ids),) if ids else args.contexts or DEFAULT_CONTEXTS

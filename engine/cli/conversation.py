@@ -67,7 +67,7 @@ def print_prompt_notes(session: Session, as_json: bool) -> None:
 
 def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: bool) -> Iterator[int]:
     """Submit each text as a user's turn after the answer to the one before; yields the id of the new sequence."""
-    from engine.session.sequence_commands import answer_of, continue_with
+    from engine.session.commands import answer_of, continue_with
 
     chat = prompt.chat
     for text in texts:

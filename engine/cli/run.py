@@ -305,7 +305,7 @@ def with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], st
     """The spec, with a length for a static cache that has none, if prompt and steps exceed the default length."""
     if spec.form != "static" or spec.max_length is not None:
         return spec
-    from engine.session.prompt import first_ids
+    from engine.session.commands import first_ids
 
     num_tokens = min(max(len(first_ids(model, prompt)) for prompt in prompts) + steps, model.max_length)
     return spec if num_tokens <= static_capacity(spec, model.max_length) else fitted(spec, num_tokens)
@@ -373,7 +373,7 @@ class Run:
     def _make_edits(self) -> None:
         """Make the edits after the prompt of the first sequence, and print a line about each. The token chosen last is
         replaced by the one chosen again."""
-        from engine.session.editing import make_edit
+        from engine.session.edits import make_edit
 
         session, seq_id, lines = self.session, next(iter(self.generated)), list[dict[str, Any]]()
         generated = self.generated[seq_id]

@@ -40,7 +40,7 @@ def verify_command(args: argparse.Namespace) -> int:
     model = load_model(args)
     from engine.analysis.reference import parity, reference
     from engine.cache.paged.pool import PoolCorrupted
-    from engine.session.prompt import first_ids
+    from engine.session.commands import first_ids
 
     truth = reference(model, tuple(first_ids(model, prompt)), args.steps)
     passed = True

@@ -61,7 +61,7 @@ from engine.wire.pictures import (
 from engine.wire.records import Floats, Ints, Provenance, read_only_floats, read_only_ints
 
 if TYPE_CHECKING:
-    from engine.session.queries import Queries
+    from engine.session.pictures import Queries
 
 
 def picture_of(request: PictureRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Picture:

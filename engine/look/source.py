@@ -25,7 +25,7 @@ from engine.wire.records import Floats, Ints, Provenance, read_only_ints
 if TYPE_CHECKING:
     from engine.cache.rotation import ModelRotation
     from engine.cache.sequence_cache import SequenceCache
-    from engine.session.queries import Queries
+    from engine.session.pictures import Queries
 
 NO_POSITION = 1 << 40  # position of a row that is missing: behind every token, so that it is never drawn
 ALL_ROWS = 1 << 40

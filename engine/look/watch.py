@@ -39,8 +39,8 @@ from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
     from engine.look.source import Source
+    from engine.session.pictures import VisibleSequence
     from engine.session.session import Session
-    from engine.session.visible import VisibleSequence
 
 # After pictures were made, none are made for this many times their cost: they take less than 7 % of the time. Where
 # decoding is slower than 20 tokens a second, every token still has its pictures.

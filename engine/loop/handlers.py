@@ -120,7 +120,7 @@ def _set_sampling(loop: EngineLoop, command: commands.SetSampling) -> None:
 
 
 def _tokenize(loop: EngineLoop, command: commands.Tokenize) -> None:
-    from engine.session.prompt import encode
+    from engine.session.commands import encode
 
     session = loop.session
     ids = encode(session.model, Prompt(text=command.text)).token_ids if command.text else []
@@ -155,7 +155,7 @@ def _set_cache(loop: EngineLoop, command: commands.SetCache) -> None:
 
 
 def _make_edit(loop: EngineLoop, command: commands.MakeEdit) -> None:
-    from engine.session.editing import make_edit
+    from engine.session.edits import make_edit
 
     session, before, began = loop.session, loop.session.cache, time.perf_counter()
     loop.reporter.begin("Making an edit")

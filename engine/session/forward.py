@@ -1,26 +1,49 @@
-"""Runs the forwards of a step: a single batched one where the cache can batch sequences of different lengths, else one
-for each sequence."""
+"""The forwards of a step: a single batched one where the cache can batch sequences of different lengths, else one for
+each sequence; what is captured of them, how they are timed, and the phases at which a watched step pauses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.part_timer import PartTimer, timed_layers
-from engine.device import to_device
+from engine.cache.part_timer import LayerPart, PartTimer, timed_layers
+from engine.cache.sequence_cache import SequenceCache
+from engine.device import DeviceTime, device_now, to_device
 from engine.history.late_surprisal import LateSurprisal
-from engine.look.measures import Measured, spread
-from engine.model.batch import Batch, Result, Surprisal
+from engine.look.candidates import Sample
+from engine.look.measures import Measured, Wanted, nan_where_evicted, spread
+from engine.look.source import HalfWritten
+from engine.model.batch import Batch, LayerCallback, Result, Surprisal
 from engine.model.loader import LoadedModel
+from engine.model.tokenizer import TokenTexts
 from engine.model.weights import products_ms
-from engine.session.captured import Captured
-from engine.session.clock import StepClock
-from engine.session.live import LiveSequences
-from engine.session.phases import NewestWeightsOf, PhasedStep
+from engine.session.sampler import SampledToken, with_candidates
 from engine.session.scheduler import SequenceWork, StepBatch
+from engine.session.states import LiveSequences
+from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, CaptureLevel, captures
+from engine.wire.pages import PageAllocated
+from engine.wire.records import LayerTimes, SequenceStep, StepRecord, Timings, read_only_floats
+from engine.wire.status import (
+    Chosen,
+    ChosenToken,
+    LayerDone,
+    NewRow,
+    PhaseReached,
+    Scheduled,
+    ScheduledSequence,
+    StepPhase,
+    SuspendedStep,
+    Written,
+    WrittenRows,
+)
 
 Check = Callable[[], None]
 
@@ -205,3 +228,276 @@ def weights_of_all(work: list[SequenceWork], probe: Probe) -> tuple[bool, list[d
 def vocabulary(model: LoadedModel) -> int:
     """The size of the model's vocabulary."""
     return model.info.geometry.vocab_size or int(model.model.config.get_text_config().vocab_size)
+
+
+# ---- what is captured ----------------------------------------------------------------------------------------------
+
+COSTS_KEPT = 64  # decode steps whose median cost is reported
+
+
+@dataclass(eq=False)
+class Captured:
+    """The capture level and what it includes; changed only between two steps. `by_layer`: forwards are timed layer by
+    layer."""
+
+    level: CaptureLevel = DEFAULT_CAPTURE
+    by_layer: bool = False
+    _costs_ms: dict[CaptureLevel, deque[float]] = field(default_factory=dict)
+
+    def set(self, level: CaptureLevel, *, by_layer: bool) -> None:
+        self.level, self.by_layer = level, by_layer
+
+    def note_cost(self, level: CaptureLevel, cost_ms: float) -> None:
+        """Note how many milliseconds of a decode step measuring took at that level."""
+        self._costs_ms.setdefault(level, deque(maxlen=COSTS_KEPT)).append(cost_ms)
+
+    @property
+    def costs_ms(self) -> tuple[tuple[CaptureLevel, float], ...]:
+        """The median cost of each level that was used, in milliseconds, in the order of the levels."""
+        return tuple((name, statistics.median(self._costs_ms[name])) for name in CAPTURES if name in self._costs_ms)
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What a recorded step is to measure itself; None if nothing is measured."""
+        return Wanted(self.attention_rows, self.new_rows) if self.statistics else None
+
+    @property
+    def statistics(self) -> bool:
+        """Whether row statistics, candidates and surprisals are measured."""
+        return captures(self.level, "statistics")
+
+    @property
+    def attention_rows(self) -> bool:
+        """Whether the newest query's attention weights are captured."""
+        return captures(self.level, "rows")
+
+    @property
+    def new_rows(self) -> bool:
+        """Whether K and V of the new tokens are captured as they are computed."""
+        return captures(self.level, "everything")
+
+
+# ---- the time of a step --------------------------------------------------------------------------------------------
+
+TimedPart = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
+
+
+class StepClock:
+    """Times one step, from its construction to `end`; every lap adds the time since the last one to a part. `before` is
+    the clock of the previous step if this one follows without a pause: the time between them is the gap. Device events
+    are read only by `timings`, so that the host does not wait for the device during the step."""
+
+    def __init__(self, device: torch.device, before: StepClock | None = None) -> None:
+        self._device = device
+        self._laps: list[tuple[TimedPart, DeviceTime]] = []
+        self._start = device_now(self._device) if before is None else before._last
+        self._host_start: float = time.perf_counter() if before is None else before.host_end
+        self.host_end: float = self._host_start
+        self.encoder_s = 0.0  # seconds of the forward that the encoder took
+        self.compile_s = 0.0  # seconds of the forward that torch.compile took: not counted in the step
+        self.parts: PartTimer | None = None  # times the forward layer by layer, where that is asked for
+        self.products_ms = 0.0
+        if before is not None:
+            self.lap("gap")
+
+    @property
+    def _last(self) -> DeviceTime:
+        return self._laps[-1][1] if self._laps else self._start
+
+    def lap(self, part: TimedPart) -> None:
+        """Add the time since the last lap to this part."""
+        self._laps.append((part, device_now(self._device)))
+
+    @contextmanager
+    def stopped(self, part: TimedPart) -> Iterator[None]:
+        """Add the time since the last lap to `part`, and leave the time within the block out of the step."""
+        self.lap(part)
+        try:
+            yield
+        finally:
+            self.lap("apart")
+
+    def end(self) -> None:
+        """End the step; the time since the last lap was spent on observing."""
+        self.lap("observe")
+        self.host_end = time.perf_counter()
+
+    def timings(self) -> Timings:
+        """What each part took, in milliseconds; on a GPU this waits until the device has finished the step."""
+        total: dict[TimedPart, float] = dict.fromkeys(("prepare", "forward", "sample", "observe", "gap", "apart"), 0.0)
+        before = self._start
+        for part, lap in self._laps:
+            total[part] += lap.ms_since(before)
+            before = lap
+        wall_ms = (self.host_end - self._host_start) * 1e3 - total["apart"]
+        encoder_ms, compile_ms = self.encoder_s * 1e3, self.compile_s * 1e3
+        return Timings(
+            total["prepare"],
+            max(0.0, total["forward"] - encoder_ms - compile_ms),
+            total["sample"],
+            total["observe"],
+            encoder_ms,
+            total["gap"],
+            wall_ms - compile_ms,
+            None if self.parts is None else layer_times(self.parts, self.products_ms),
+            compile_ms,
+        )
+
+
+def layer_times(parts: PartTimer, products_ms: float) -> LayerTimes:
+    """The layer times of a forward in the form of a record, in milliseconds."""
+    found = parts.parts_ms()
+    layers = tuple(sorted({layer for _, layer in found}))
+
+    def column(part: LayerPart) -> tuple[float, ...]:
+        return tuple(found.get((part, layer), 0.0) for layer in layers)
+
+    return LayerTimes(layers, column("attention"), column("cache"), column("dequantise"), column("copies"), products_ms)
+
+
+# ---- a step that pauses at each of its phases ----------------------------------------------------------------------
+
+Reached = Callable[[PhaseReached], None]
+NewestWeightsOf = Callable[
+    [SequenceWork, int, torch.Tensor], torch.Tensor
+]  # a sequence's `[H, S]` of a layer's `[B, H, S]`
+
+
+class PhasedStep:
+    """Calls `reached` at every phase of a step; the step continues when it returns, and is given up when it raises. The
+    time spent there is not counted in the step. During the forward the layers already computed hold the new rows, and
+    later layers do not yet: `half_written` says which."""
+
+    def __init__(self, step: int, num_layers: int, text_of: TokenTexts, clock: StepClock, reached: Reached) -> None:
+        self._step, self._num_layers = step, num_layers
+        self._text_of, self._clock, self._reached = text_of, clock, reached
+        self._work: dict[int, SequenceWork] = {}
+        self._passed: dict[int, int] = {}  # number of layers computed, by sequence
+        self._layer: int | None = None
+        self._is_chosen = False
+        self._weights: dict[tuple[int, int], torch.Tensor] = {}  # `[H, S]` by sequence and layer
+
+    # ---- what the step has computed so far -----------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> SuspendedStep | None:
+        """How far the step has come; None before anything is scheduled."""
+        if not self._work:
+            return None
+        lengths = tuple(work.num_tokens for work in self._work.values())
+        return SuspendedStep(
+            self._step, self._num_layers, tuple(self._work), lengths, self._layer, self._is_chosen
+        )  # fmt: skip
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def seq_ids(self) -> tuple[int, ...]:
+        """The sequences that this step computes."""
+        return tuple(self._work)
+
+    def half_written(self, seq_id: int) -> HalfWritten | None:
+        """Which layers hold the new rows of a sequence already; None for one that this step does not compute."""
+        work = self._work.get(seq_id)
+        if work is None:
+            return None
+        had = 0 if work.live.cache.spec.recomputes else work.live.sequence.num_tokens
+        weights = {layer: rows for (of, layer), rows in self._weights.items() if of == seq_id}
+        return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers, weights)
+
+    # ---- phases --------------------------------------------------------------------------------------------------
+
+    def scheduled(self, batch: StepBatch, preempted: Sequence[int]) -> None:
+        """Report the phase *scheduled*: the batch is chosen and has room."""
+        with self._clock.stopped("prepare"):
+            self._work = {work.live.seq_id: work for work in batch.work}
+            parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
+            self._tell(Scheduled(parts, tuple(preempted)))
+
+    def _scheduled_part(self, work: SequenceWork, batch: StepBatch) -> ScheduledSequence:
+        first, cache = work.live.sequence.num_tokens, work.live.cache
+        pages: tuple[int, ...] = ()
+        if cache.spec.is_paged:
+            begun = first // cache.spec.page_size
+            new = [ids[begun:] for ids in cache.page_ids_at(work.num_tokens)]
+            pages = tuple(page_id for ids in new for page_id in ids)
+        texts = tuple(map(self._text_of, work.token_ids))
+        hits = cache.page_counts().hit_tokens
+        return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
+
+    def after_layer(
+        self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf
+    ) -> LayerCallback:
+        """The callback that a forward of these sequences calls after each layer, with the layer's index and output
+        `[B, T, hidden]`."""
+
+        def on_layer(layer: int, output: torch.Tensor) -> None:
+            with self._clock.stopped("forward"):
+                self._layer = layer
+                for work in works:
+                    self._passed[work.live.seq_id] = layer + 1
+                    for one in (layer, self._num_layers + layer):  # the second is the block's cross-attention layer
+                        if probe is not None and (rows := probe.row(one)) is not None:
+                            mine, positions = weights_of(work, one, rows), work.live.cache.positions(one)
+                            self._weights[work.live.seq_id, one] = nan_where_evicted(mine, positions)
+                norms = output[:, -1].float().norm(dim=-1).tolist()
+                self._tell(LayerDone(layer, tuple(map(self._new_row, works, [layer] * len(works), norms))))
+
+        return on_layer
+
+    def _new_row(self, work: SequenceWork, layer: int, output_norm: float) -> NewRow:
+        seq_id = work.live.seq_id
+        newest, weights = (
+            work.live.cache.rows_at(layer, first_position=work.num_tokens - 1),
+            self._weights.get((seq_id, layer)),
+        )
+        position, weight = None, None
+        if weights is not None and weights.shape[1]:
+            mean = weights.float().nan_to_num(0.0).mean(0)
+            position, weight = int(mean.argmax()), float(mean.max())
+            position += work.num_tokens - len(mean)
+        if newest is None or not newest.keys.shape[2]:
+            return NewRow(seq_id, output_norm=output_norm, position=position, weight=weight)
+        keys, values = (part[0, :, -1].float().norm(dim=-1).cpu().numpy() for part in (newest.keys, newest.values))
+        return NewRow(seq_id, read_only_floats(keys), read_only_floats(values), output_norm, position, weight)
+
+    def chosen(self, choices: Sequence[Sample | None]) -> None:
+        """Report the phase *chosen*: the next tokens are sampled. Within a prompt nothing is, and nothing is
+        reported."""
+        self._layer, self._is_chosen = None, True
+        self._passed = dict.fromkeys(self._work, self._num_layers)
+        pairs = [(w, c) for w, c in zip(self._work.values(), choices, strict=True) if c is not None]
+        if pairs:
+            with self._clock.stopped("sample"):
+                found = [(work, with_candidates(choice, self._text_of)) for work, choice in pairs]
+                self._tell(Chosen(tuple(self._chosen_part(work, choice) for work, choice in found)))
+
+    def _chosen_part(self, work: SequenceWork, choice: SampledToken) -> ChosenToken:
+        sampling = work.live.sequence.sampling
+        return ChosenToken(
+            work.live.seq_id,
+            choice.token_id,
+            self._text_of(choice.token_id),
+            choice.candidates,
+            choice.entropy,
+            work.num_tokens,
+            None if sampling.is_greedy else sampling.seed,
+        )
+
+    def written(self, record: StepRecord, caches: Mapping[int, SequenceCache]) -> None:
+        """Report the phase *written*: the step is done. `caches` are those of the sequences that were computed."""
+        self._tell(Written(tuple(written_rows(part, caches[part.seq_id], record) for part in record.sequences)))
+
+    def _tell(self, phase: StepPhase) -> None:
+        self._reached(PhaseReached(self._step, self._num_layers, phase))
+
+
+def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -> WrittenRows:
+    """What a step did to the rows and pages of a sequence."""
+    deltas = cache.changes_since(part.first_position) or []
+    changed = sum(max(len(delta.rewritten_keys), len(delta.rewritten_values)) for delta in deltas)
+    gone = sum(len(delta.left_window) + sum(went.shape[1] for went in delta.evicted) for delta in deltas)
+    pages = sum(isinstance(e, PageAllocated) and e.seq_id == part.seq_id for e in record.page_events)
+    return WrittenRows(part.seq_id, sum(len(delta.written) for delta in deltas), changed, gone, pages)

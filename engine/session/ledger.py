@@ -14,8 +14,7 @@ from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import History
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula, Fill
-from engine.session.kept import KeptStates
-from engine.session.live import LiveSequence, LiveSequences
+from engine.session.states import KeptStates, LiveSequence, LiveSequences
 from engine.spec.cache import CacheSpec
 from engine.spec.terms import Term, bytes_of, of_all_layers, of_one_layer
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes

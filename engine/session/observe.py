@@ -34,9 +34,7 @@ from engine.look.measures import (
 )
 from engine.look.transfer import Arrays, ObservationRing, Packing, PendingCopy
 from engine.model.tokenizer import TokenTexts
-from engine.session.captured import Captured
-from engine.session.clock import StepClock
-from engine.session.forward import Forward
+from engine.session.forward import Captured, Forward, StepClock
 from engine.spec.model import CaptureLevel
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StepRecord, StopReason
 

@@ -12,7 +12,7 @@ from engine.serving.answers import answer
 from engine.serving.events import Removed, Stored
 from engine.serving.server import Server
 from engine.serving.tree import Tree
-from engine.session.prompt import encode
+from engine.session.commands import encode
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.pages import ROOT_HASH, PageCommitted, Tier

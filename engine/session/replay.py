@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from engine.counted import counted
 from engine.errors import InputError
-from engine.session.editing import repeat_edit
-from engine.session.edits.numbers import RowsFrom
+from engine.session.commands import append_prompt
+from engine.session.edits import RowsFrom, repeat_edit
 from engine.session.forward import vocabulary
-from engine.session.sequence_commands import append_prompt
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import EditMeasured
 from engine.wire.records import (

@@ -10,10 +10,8 @@ from msgspec import structs
 from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.session.chunks import WHOLE, PrefillPlan
-from engine.session.driver import Refill
-from engine.session.kept import KeptStates
-from engine.session.live import LiveSequence, LiveSequences
+from engine.session.driver import WHOLE, PrefillPlan, Refill
+from engine.session.states import KeptStates, LiveSequence, LiveSequences
 from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep
 

@@ -16,27 +16,19 @@ from engine.look.source import LiveSource
 from engine.look.transfer import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
-from engine.session import sequence_commands
-from engine.session.atomic import atomic
-from engine.session.captured import Captured
-from engine.session.change_mode import set_mode
-from engine.session.chunks import PrefillPlan
-from engine.session.driver import Refill
-from engine.session.edits.numbers import RowsFrom
-from engine.session.fork import Forking
-from engine.session.going_back import StateRestorer
-from engine.session.kept import KeptStates
+from engine.session import commands
+from engine.session.driver import PrefillPlan, Refill
+from engine.session.edits import RowsFrom
+from engine.session.forward import Captured, Reached
+from engine.session.going_back import Forking, StateRestorer
 from engine.session.ledger import Ledger
-from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observe import Observer
-from engine.session.phases import Reached
-from engine.session.pictures import PictureReader
-from engine.session.prompt import encode_forced
+from engine.session.pictures import OtherBranches, PictureReader
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
+from engine.session.states import KeptStates, LiveSequence, LiveSequences, atomic
 from engine.session.stepper import Stepper
-from engine.session.visible import OtherBranches
 from engine.spec.cache import CacheSpec
 from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.sampling import SamplingParams
@@ -186,7 +178,7 @@ class Session:
         """Before steps that a person asks for: where every sequence has ended, those that had as many tokens as were
         asked for have no such limit any more. Raises with the reason when there is nothing to step."""
         if not self.has_work:
-            sequence_commands.lift_limits(self)
+            commands.lift_limits(self)
         self.scheduler.check_has_work()
 
     def sequence(self, seq_id: int) -> SequenceState:
@@ -216,23 +208,20 @@ class Session:
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    submit = sequence_commands.submit
-    remove = sequence_commands.remove
-    halt = sequence_commands.halt
-    force = sequence_commands.force
-    set_sampling = sequence_commands.set_sampling
-    continue_with = sequence_commands.continue_with
-    preview = sequence_commands.preview
-    branch = sequence_commands.branch
-    delete_branch = sequence_commands.delete_branch
-    undo_edit = sequence_commands.undo_edit
-    redo_edit = sequence_commands.redo_edit
-    join = sequence_commands.join
-    set_cache = set_mode
-
-    def force_text(self, seq_id: int, text: str) -> None:
-        """Schedule the tokens of a text next, without special tokens; see `force`."""
-        self.force(seq_id, encode_forced(self.model, text))
+    submit = commands.submit
+    remove = commands.remove
+    halt = commands.halt
+    force = commands.force
+    force_text = commands.force_text
+    set_sampling = commands.set_sampling
+    continue_with = commands.continue_with
+    preview = commands.preview
+    branch = commands.branch
+    delete_branch = commands.delete_branch
+    undo_edit = commands.undo_edit
+    redo_edit = commands.redo_edit
+    join = commands.join
+    set_cache = commands.set_cache
 
     @atomic
     def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> ForkMade:
@@ -278,7 +267,7 @@ class Session:
         for live in self.live:
             begun = (Move(-1, 0, self.cache),)
             live.sequence = structs.replace(live.sequence, computed_by=None, moves=begun, origins=())
-        self.history.changes.extend(sequence_commands.added(live) for live in self.live)
+        self.history.changes.extend(commands.added(live) for live in self.live)
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:

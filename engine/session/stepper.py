@@ -19,14 +19,21 @@ from engine.history.history import History
 from engine.look.candidates import Sample
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
-from engine.session.captured import Captured
-from engine.session.clock import StepClock
-from engine.session.forward import Computed, Forward, Forwards, keep_weights, runner_of
-from engine.session.live import LiveSequence, LiveSequences
+from engine.session.forward import (
+    Captured,
+    Computed,
+    Forward,
+    Forwards,
+    PhasedStep,
+    Reached,
+    StepClock,
+    keep_weights,
+    runner_of,
+)
 from engine.session.observe import Observer, sequence_step
-from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import sample
 from engine.session.scheduler import Scheduler, SequenceWork, StepBatch
+from engine.session.states import LiveSequence, LiveSequences
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 

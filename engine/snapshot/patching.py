@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from engine.geometry.dimensions import LayerGeometry
-from engine.session.edits.numbers import RowsFrom, check_shapes, heads_of, places_among
+from engine.session.edits import RowsFrom, check_shapes, heads_of, places_among
 from engine.snapshot.read import SnapshotFile
 from engine.spec.codec import Part
 from engine.spec.edit import Overwrite

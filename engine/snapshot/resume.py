@@ -19,8 +19,8 @@ from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.session.forward import vocabulary
-from engine.session.live import LiveSequence
 from engine.session.session import Session
+from engine.session.states import LiveSequence
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, checksum, part_shapes
 from engine.snapshot.manifest import table_name

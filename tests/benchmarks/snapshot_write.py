@@ -27,8 +27,8 @@ import torch
 from engine.cache.contract import StoredCache, StoredLayer, StoredPart
 from engine.history.state import Run, SequenceState
 from engine.model.loader import LoadedModel, load
-from engine.session.live import LiveSequence
 from engine.session.session import Session
+from engine.session.states import LiveSequence
 from engine.snapshot.export import export
 from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.model import ModelSpec

@@ -8,8 +8,8 @@ import torch
 
 from engine.analysis.parity import live_parity, verdict
 from engine.errors import InputError
-from engine.session.editing import make_edit
-from engine.session.sequence_commands import continue_with
+from engine.session.commands import continue_with
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.codec import uniform

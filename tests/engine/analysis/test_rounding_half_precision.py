@@ -12,7 +12,7 @@ from engine.analysis.rounding import first_wrong_row
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION
-from engine.session.prompt import first_ids
+from engine.session.commands import first_ids
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.cli.command_line import run_command_line
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import Rows, Zero
@@ -152,7 +152,7 @@ def test_sums_are_over_as_many_of_the_latest_queries_as_is_said(monkeypatch: pyt
         said = f"the latest {latest} of {COUNT}" if 0 < latest < COUNT else str(COUNT)
         assert (piece.note, piece.provenance) == (f"Summed over {said} queries.", provenance)
     assert of_queries(session, "attention-map", 1, latest=3).weights.shape == (3, COUNT)
-    monkeypatch.setattr("engine.session.queries.MOST_QUERIES", COUNT)
+    monkeypatch.setattr("engine.session.pictures.MOST_QUERIES", COUNT)
     session.force(0, (3,))
     session.step()  # more queries than pictures are made of: those that were summed stay in the sum
     piece = of_queries(session, "attention-received", 1)

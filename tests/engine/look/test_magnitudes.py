@@ -9,7 +9,7 @@ import torch
 from engine.look import magnitudes
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import MEDIANS, Blocks, LayerCount, counted, magnitudes_of
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import Rows, Zero

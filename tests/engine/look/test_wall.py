@@ -13,7 +13,7 @@ from engine.look import canvas
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import Blocks
 from engine.look.pictures import Seen, picture_of
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import parse_edit

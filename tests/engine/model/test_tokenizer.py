@@ -10,7 +10,7 @@ import pytest
 from engine.errors import InputError
 from engine.model.loader import load
 from engine.model.tokenizer import TokenTexts, byte_alphabet
-from engine.session.prompt import encode
+from engine.session.commands import encode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec

@@ -7,10 +7,9 @@ from transformers import DynamicCache
 
 from engine.cache.layers.build import cache_argument
 from engine.model.tokenizer import TokenTexts
-from engine.session.edits.apply import EditOutcome, apply_edit
-from engine.session.edits.numbers import RowsFrom
-from engine.session.live import LiveSequence
+from engine.session.edits import EditOutcome, RowsFrom, apply_edit
 from engine.session.session import Session
+from engine.session.states import LiveSequence
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Edit
 from tests.engine.session.sessions import started

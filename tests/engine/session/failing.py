@@ -11,9 +11,8 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
-from engine.session.edits.numbers import layers_named, places_in
-from engine.session.sequence_commands import branch, continue_with, join, undo_edit
+from engine.session.commands import branch, continue_with, join, undo_edit
+from engine.session.edits import layers_named, make_edit, places_in
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.look.source import places_of
-from engine.session.editing import make_edit
+from engine.session.commands import continue_with, delete_branch, redo_edit, undo_edit
+from engine.session.edits import make_edit
 from engine.session.replay import Replay
-from engine.session.sequence_commands import continue_with, delete_branch, redo_edit, undo_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform

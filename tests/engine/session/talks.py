@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from engine.model.loader import LoadedModel, load
-from engine.session.sequence_commands import answer_of, continue_with
+from engine.session.commands import answer_of, continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec

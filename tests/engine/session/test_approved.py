@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
-from engine.session.sequence_commands import branch, continue_with, delete_branch, join, redo_edit, undo_edit
+from engine.session.commands import branch, continue_with, delete_branch, join, redo_edit, undo_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.edit import parse_edit

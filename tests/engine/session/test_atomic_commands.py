@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from msgspec import Struct
 
-from engine.session.sequence_commands import continue_with
+from engine.session.commands import continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
-from engine.session.sequence_commands import delete_branch, redo_edit, undo_edit
+from engine.session.commands import delete_branch, redo_edit, undo_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero

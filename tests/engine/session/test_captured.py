@@ -9,7 +9,7 @@ import torch
 from engine.look.candidates import Sample, candidate_measures
 from engine.look.measures import NewRows, attention_measures
 from engine.look.transfer import Packing
-from engine.session.captured import COSTS_KEPT, Captured
+from engine.session.forward import COSTS_KEPT, Captured
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.codec import uniform

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.session import clock
+from engine.session import forward as clock
 from engine.spec.model import RunnerName
 from tests.engine.card import card, has_card, moved
 from tests.engine.card_streams import Card

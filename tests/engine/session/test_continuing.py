@@ -10,9 +10,9 @@ from engine.errors import InputError
 from engine.opened.session import history_events, walk
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
-from engine.session.editing import make_edit
+from engine.session.commands import answer_of, continue_with, preview
+from engine.session.edits import make_edit
 from engine.session.replay import Replay, repeat_change
-from engine.session.sequence_commands import answer_of, continue_with, preview
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import BiasLogits

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
+from engine.session.commands import redo_edit, undo_edit
+from engine.session.edits import make_edit
 from engine.session.replay import Replay
-from engine.session.sequence_commands import redo_edit, undo_edit
 from engine.session.session import Session
+from engine.session.states import LiveSequence
 from engine.spec.cache import PRESETS
 from engine.spec.edit import (
     AddNoise,
@@ -134,12 +135,11 @@ def test_an_edit_that_fails_changes_nothing(mode: str, monkeypatch: pytest.Monke
         with pytest.raises(InputError):
             make_edit(session, bad)
     good = row_edit(session)
-    import engine.session.edits.apply as applying
 
     def broken(*args: Any, **kwargs: Any) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(applying, "choose_again", broken)
+    monkeypatch.setattr(LiveSequence, "choose_again", broken)
     with pytest.raises(MemoryError):
         make_edit(session, good)
     assert same(state(session), before)

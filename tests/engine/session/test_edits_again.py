@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import AddNoise, Edit, Mask, Overwrite, ReplaceTokens, Rows, Scale, Zero

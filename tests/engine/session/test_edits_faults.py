@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.session.editing import make_edit
-from engine.session.sequence_commands import undo_edit
+from engine.session.commands import undo_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform

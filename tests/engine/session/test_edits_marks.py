@@ -12,7 +12,7 @@ from engine.cache.layers.build import cache_argument
 from engine.cache.layers.layer import ReadOnlyLayer, read_only_cache
 from engine.errors import InputError
 from engine.model.batch import Batch
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.edit import Drop, Mask, Pin, Rows

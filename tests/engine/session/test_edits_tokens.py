@@ -10,7 +10,7 @@ import torch
 
 from engine.errors import InputError
 from engine.history.state import SequenceState
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.cache import PRESETS

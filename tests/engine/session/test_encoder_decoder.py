@@ -13,7 +13,7 @@ from engine.analysis.parity import live_parity
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.driver import ModeDriver
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero

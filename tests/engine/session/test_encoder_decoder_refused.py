@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.edit import Drop, Rows

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.state import Run
-from engine.session.sequence_commands import join
+from engine.session.commands import join
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset, tuned
 from engine.spec.sampling import Prompt, SamplingParams

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.session.commands import branch, delete_branch
 from engine.session.replay import Replay
-from engine.session.sequence_commands import branch, delete_branch
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams

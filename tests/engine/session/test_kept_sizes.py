@@ -7,8 +7,8 @@ import pytest
 from engine.cache.contract import HeldBytes
 from engine.cache.lost_rows import LostStep
 from engine.cache.sequence_cache import SequenceCache
-from engine.session.kept import SessionState
 from engine.session.session import Session
+from engine.session.states import SessionState
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.sampling import Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.look import magnitudes
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.edit import Rows, Scale
 from engine.wire.pictures import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.snapshot.write import materialised
 from engine.spec.cache import CacheSpec, Quantizer, cache_preset, tuned

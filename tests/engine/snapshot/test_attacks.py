@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.opened.file import OpenedSnapshot
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.snapshot.diff import difference
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed

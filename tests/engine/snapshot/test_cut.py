@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.snapshot.export import estimate, export
 from engine.snapshot.gather import written_by
 from engine.snapshot.read import SnapshotFile

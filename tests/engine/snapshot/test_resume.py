@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import misfit, resumed, why_not_resumable

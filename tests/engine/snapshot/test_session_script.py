@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
-from engine.session.editing import make_edit
-from engine.session.sequence_commands import continue_with
+from engine.session.commands import continue_with
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.snapshot.export import export
 from engine.snapshot.patching import rows_of_file

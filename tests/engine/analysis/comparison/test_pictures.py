@@ -13,7 +13,7 @@ from engine.analysis.comparison.comparison import Comparison, attention_differen
 from engine.analysis.comparison.sides import LiveRun
 from engine.look.pictures import attention_picture
 from engine.look.source import subtracted
-from engine.session.editing import make_edit
+from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.codec import uniform
