@@ -27,10 +27,8 @@ from app.shell import Shell
 from app.start.arguments import Arguments, sessions_path, settings_path
 from app.start.settings import Settings, theme_choice
 from engine.client import CHOICES, is_elsewhere, kind_for
-from engine.errors import InputError
 from engine.saved.folder import JournalFolder
 from engine.wire.commands import OpenSnapshot
-from engine.wire.serving import ServerSpec
 
 if TYPE_CHECKING:
     from app.tour import Tour
@@ -102,9 +100,6 @@ class Program(QObject):
             (self.shell.engine_wanted, self._restart_engine),
             (self.shell.reload_wanted, self._reload_model),
             (self.shell.cpu_wanted, self._leave_gpu),
-            (self.shell.server_wanted, self._attach),
-            (self.shell.server_left, self._detach),
-            (self.shell.server_recorded, self._record),
         )
         self._connect_journals()
 
@@ -167,21 +162,6 @@ class Program(QObject):
                 self._tour.start()
             else:
                 self._recovering.look()
-
-    def _attach(self, spec: ServerSpec) -> None:
-        try:
-            self._engine.servers.attach(spec)
-        except InputError as error:
-            self.shell.models.status.fail(str(error))
-
-    def _detach(self, name: str) -> None:
-        self._engine.servers.detach(name)
-
-    def _record(self, name: str, path: Path | None) -> None:
-        try:
-            self._engine.servers.record(name, path)
-        except InputError as error:
-            self.shell.models.status.fail(str(error))
 
     def _import_next(self) -> None:
         """Import a piece of what the first heat map needs, and the next one when no event waits."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, get_args
 
 from PySide6.QtCore import QObject, QTimer, Signal
-from PySide6.QtWidgets import QApplication, QFileDialog
+from PySide6.QtWidgets import QApplication
 
 from app.actions import dialogs, menus
 from app.actions.menus import MENUS
@@ -31,7 +31,7 @@ from engine.spec.sampling import Chat
 from engine.wire.commands import SetKeptLimit, Step
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
-from engine.wire.serving import ServerSpec
+from engine.wire.serving import AttachServer, ServerSpec
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 
 VIEW_MS = 300  # what the window shows is recorded so long after it began to change
@@ -55,17 +55,13 @@ class Shell(QObject):
     Signals: `engine_wanted(choice)`, restart the engine there: in a thread, in a process, (auto) where it suits the
     device, on another machine, or empty for where it was chosen to run;
     `session_wanted(path)`, open the session again that ended in this file; `reload_wanted()`, load the unloaded model
-    again and replay its steps; `cpu_wanted()`, restart the engine on the CPU; `server_wanted(spec)`, listen to it;
-    `server_left(name)`, no more; `server_recorded(name, path or None)`, write what it publishes to a file.
+    again and replay its steps; `cpu_wanted()`, restart the engine on the CPU.
     """
 
     engine_wanted: ClassVar[Signal] = Signal(str)
     session_wanted = Signal(object)
     reload_wanted: ClassVar[Signal] = Signal()
     cpu_wanted = Signal()
-    server_wanted = Signal(object)
-    server_left = Signal(str)
-    server_recorded = Signal(str, object)
 
     models: Models
     window: MainWindow
@@ -220,8 +216,6 @@ class Shell(QObject):
             (window.prompt.chat.edited, self._on_draft),
             (self.controller.events.session_opened, self._on_session_opened),
             (intents.model_wanted, window.top.model.offer),
-            (window.server_left, self.server_left),
-            (window.record_wanted, self._on_record_wanted),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
             (self.models.selection.changed, self._view_clock.on_changed),
@@ -236,22 +230,7 @@ class Shell(QObject):
     def attach(self, spec: ServerSpec) -> None:
         """Listen to a server, and show what it has cached."""
         self.window.arrange("servers")
-        self.server_wanted.emit(spec)
-
-    def _on_record_wanted(self, name: str) -> None:
-        """Ask for the file that a server is recorded in; where it is being recorded, end that."""
-        server = self.models.servers.now
-        if server is not None and server.is_recording:
-            self.server_recorded.emit(name, None)
-            return
-        path, _ = QFileDialog.getSaveFileName(
-            self.window,
-            "Record what the server publishes",
-            str(self.export_folder / "server.kvevents"),
-            "KV events (*.kvevents)",
-        )
-        if path:
-            self.server_recorded.emit(name, Path(path))
+        self.intents.send(AttachServer(spec))
 
     def _on_note_edited(self, target: BookmarkTarget) -> None:
         dialogs.ask_note(self, target)

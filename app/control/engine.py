@@ -13,7 +13,7 @@ from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Failed, Restarted
 from engine.wire.message import Command
-from engine.wire.serving import ExplainPrefix, TakePrefixTree
+from engine.wire.serving import ServerCommand
 
 if TYPE_CHECKING:
     from engine.client.serving import ServingClient
@@ -42,16 +42,6 @@ class Engine:
             self._client.listen(ring)
         if self._servers is not None:
             self._servers.listen(ring)
-
-    @property
-    def servers(self) -> ServingClient:
-        """The servers that run elsewhere."""
-        if self._servers is None:
-            from engine.client.serving import ServingClient
-
-            self._servers = ServingClient()
-            self._servers.listen(self._ring)
-        return self._servers
 
     @property
     def kind(self) -> ClientKind | None:
@@ -102,8 +92,8 @@ class Engine:
             self._client.send(LoadModel(self._model, cache))
 
     def send(self, command: Command) -> None:
-        if isinstance(command, TakePrefixTree | ExplainPrefix) and command.server:
-            self.servers.send(command)
+        if isinstance(command, ServerCommand) and command.server:
+            self._servers_client().send(command)
             return
         match command:
             case LoadModel(model=model) | Continue(model=model) | CloseSnapshot(model=model):
@@ -112,6 +102,15 @@ class Engine:
                 self._requested[command.id] = command
         if self._client is not None:
             self._client.send(command)
+
+    def _servers_client(self) -> ServingClient:
+        """The client of servers that run elsewhere, which begins with the first of them."""
+        if self._servers is None:
+            from engine.client.serving import ServingClient
+
+            self._servers = ServingClient()
+            self._servers.listen(self._ring)
+        return self._servers
 
     def drain(self) -> list[Event]:
         events = self._client.drain() if self._client is not None else []

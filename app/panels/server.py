@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
+from pathlib import Path
 
-from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFileDialog
 
 from app.draw.format import age_words, percent, thousands
 from app.kit.asking import SERVERS, source_of
@@ -16,7 +17,7 @@ from app.kit.view import ATTACH, View
 from app.kit.widgets import column, plain_label, push_button, row
 from app.models import Models
 from engine.counted import counted
-from engine.wire.serving import ServerState
+from engine.wire.serving import DetachServer, RecordServer, ServerState
 
 NONE = "Attach to a server that publishes KV events (vLLM, SGLang, TensorRT-LLM), or play a recording of them."
 
@@ -74,16 +75,14 @@ def _pools(server: ServerState) -> tuple[Fact, ...]:
 
 
 class ServerView(View[ServerState]):
-    """Signals: `detached(name)`; `record_wanted(name)`, or its end, where it is being recorded."""
+    """The chosen server, and what can be done with it: it can be recorded in a file, and detached."""
 
     name = "server"
     follows = (SERVERS,)
 
-    detached = Signal(str)
-    record_wanted = Signal(str)
-
     def __init__(self, models: Models) -> None:
         super().__init__(models)
+        self._folder = Path.home()  # where the file dialog begins
         self.words = plain_label("", font_text(12), "text", wraps=True)
         self.words.setMinimumWidth(1)
         self.facts = Facts()
@@ -109,7 +108,16 @@ class ServerView(View[ServerState]):
         return ATTACH
 
     def _on_record(self) -> None:
-        self.record_wanted.emit(self._models.servers.chosen)
+        """Ask for the file that the server is recorded in; where it is being recorded, end that."""
+        server = self._models.servers.now
+        if server is not None and server.is_recording:
+            self.wants.emit(RecordServer(server.name))
+        elif server is not None:
+            title, suggested = "Record what the server publishes", str(self._folder / "server.kvevents")
+            path, _ = QFileDialog.getSaveFileName(self, title, suggested, "KV events (*.kvevents)")
+            if path:
+                self._folder = Path(path).parent
+                self.wants.emit(RecordServer(server.name, Path(path)))
 
     def _on_detach(self) -> None:
-        self.detached.emit(self._models.servers.chosen)
+        self.wants.emit(DetachServer(self._models.servers.chosen))

@@ -136,8 +136,7 @@ LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps
 
 class MainWindow(QMainWindow):
     """Signals of the user: `wants(Command or Question)`, of the engine; `dropped(ModelSpec)`, `file_dropped(Path)`,
-    `closing()`; `server_left(name)`, listen to it no more; `record_wanted(name)` of a server, or its end. Another:
-    `first_painted()`, the window is on the screen."""
+    `closing()`. Another: `first_painted()`, the window is on the screen."""
 
     prompt: PromptPanel
     tokens: TokensPanel
@@ -146,8 +145,6 @@ class MainWindow(QMainWindow):
     file_dropped = Signal(object)
     closing = Signal()
     first_painted = Signal()
-    server_left = Signal(str)
-    record_wanted = Signal(str)
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
@@ -233,9 +230,7 @@ class MainWindow(QMainWindow):
             self.actions_.attach("picture", panels["compare"])
             panels["compare"].set_remedy(COMPARE, "Compare with…", self.actions_["compare.with"])
         elif layout == "servers":
-            server = panels["server"]
-            server.set_remedy(ATTACH, "Attach to a server…", self.actions_["server.attach"])
-            connect_all((server.detached, self.server_left), (server.record_wanted, self.record_wanted))
+            panels["server"].set_remedy(ATTACH, "Attach to a server…", self.actions_["server.attach"])
         else:
             panels["parity"].compared.connect(self.compare_with)
 

@@ -18,9 +18,19 @@ from engine.serving.events import RESTARTED, Message, Recording, decode, packed
 from engine.serving.server import Server
 from engine.serving.source import Source
 from engine.serving.text import NoTokenizer, Tokenizer, Words
-from engine.wire.events import Event, Failed
+from engine.wire.events import Done, Event, Failed
 from engine.wire.message import Command
-from engine.wire.serving import ExplainPrefix, ServersChanged, ServerSpec, ServerState, TakePrefixTree
+from engine.wire.serving import (
+    AttachServer,
+    DetachServer,
+    ExplainPrefix,
+    RecordServer,
+    ServerCommand,
+    ServersChanged,
+    ServerSpec,
+    ServerState,
+    TakePrefixTree,
+)
 
 # Seconds between two looks at sources, two states sent while events come, two readings of metrics and of pool sizes.
 TURN_S, STATE_S, METRICS_S, POOLS_S = 0.02, 0.25, 2.0, 5.0
@@ -135,7 +145,7 @@ class ServingClient:
 
     def __init__(self) -> None:
         self._events = Outbox()
-        self._commands: deque[Command] = deque()
+        self._commands: deque[ServerCommand] = deque()
         self._said: tuple[ServerState, ...] = ()
         self._attached: dict[str, Attached] = {}
         self._lock = threading.Lock()  # guards the dictionary, not what is in it
@@ -147,41 +157,8 @@ class ServingClient:
         for thread in self._threads:
             thread.start()
 
-    def attach(self, spec: ServerSpec) -> None:
-        """Begin to listen to a server; raises InputError, with cause and remedy, if that cannot be."""
-        if spec.endpoint in self._attached:
-            raise InputError(f"{spec.endpoint} is attached to already: detach it first.")
-        if len(self._attached) >= MOST_SERVERS:
-            raise InputError(f"{MOST_SERVERS} servers are attached to, the most there can be: detach one first.")
-        attached = Attached(spec)
-        with self._lock:
-            self._attached[spec.endpoint] = attached
-        self._wake.set()
-
-    def detach(self, name: str) -> None:
-        """Stop listening to a server, and forget it."""
-        with self._lock:
-            attached = self._attached.pop(name, None)
-        if attached is not None:
-            self._close(attached)
-        self._wake.set()
-
-    def record(self, name: str, path: Path | None) -> None:
-        """Write what comes from a server from now on to a file; None ends it. Raises InputError if it cannot be."""
-        from engine.files.atomic import writable_target
-
-        stream = None
-        if path is not None:
-            try:
-                stream = open(writable_target(path), "wb")  # noqa: SIM115 - closed with the server
-            except OSError as error:
-                raise InputError(f"'{path}' cannot be written ({error.strerror}): choose another place.") from None
-        attached = self._attached[name]
-        old, attached.file = attached.file, stream
-        if old is not None:
-            old.close()
-
     def send(self, command: Command) -> None:
+        assert isinstance(command, ServerCommand)  # as `Engine.send` sees to
         self._commands.append(command)
         self._wake.set()
 
@@ -244,14 +221,36 @@ class ServingClient:
         while self._commands:
             command = self._commands.popleft()
             try:
-                assert isinstance(command, TakePrefixTree | ExplainPrefix)  # as `Engine.send` sees to
-                with self._lock:
-                    attached = self._attached.get(command.server)
-                if attached is None:
-                    raise InputError(f"{command.server} is not attached to any more.")
-                self._events.put(answer(attached.server, command, attached.tokenizer))
+                self._events.put(self._done(command))
             except InputError as error:
                 self._events.put(Failed(str(error), reply_to=command.id))
+
+    def _done(self, command: ServerCommand) -> Event:
+        """Carry a command out; its last word. Raises InputError, with cause and remedy, if that cannot be."""
+        if isinstance(command, AttachServer):
+            self._attach(command.spec)
+            return Done(reply_to=command.id)
+        if (attached := self._attached.get(command.server)) is None:
+            raise InputError(f"{command.server} is not attached to any more.")
+        match command:
+            case DetachServer():
+                with self._lock:
+                    del self._attached[command.server]
+                self._close(attached)
+            case RecordServer():
+                _record(attached, command.path)
+            case TakePrefixTree() | ExplainPrefix():
+                return answer(attached.server, command, attached.tokenizer)
+        return Done(reply_to=command.id)
+
+    def _attach(self, spec: ServerSpec) -> None:
+        if spec.endpoint in self._attached:
+            raise InputError(f"{spec.endpoint} is attached to already: detach it first.")
+        if len(self._attached) >= MOST_SERVERS:
+            raise InputError(f"{MOST_SERVERS} servers are attached to, the most there can be: detach one first.")
+        attached = Attached(spec)
+        with self._lock:
+            self._attached[spec.endpoint] = attached
 
     def _say(self, everything: list[Attached]) -> None:
         """Send the state of all servers, where anything changed."""
@@ -283,3 +282,18 @@ class ServingClient:
                     attached.why_no_metrics = str(error)
             if everything:
                 self._end.wait(METRICS_S)
+
+
+def _record(attached: Attached, path: Path | None) -> None:
+    """Write what comes from a server from now on to a file; None ends it. Raises InputError if it cannot be."""
+    from engine.files.atomic import writable_target
+
+    stream = None
+    if path is not None:
+        try:
+            stream = open(writable_target(path), "wb")  # noqa: SIM115 - closed with the server
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be written ({error.strerror}): choose another place.") from None
+    old, attached.file = attached.file, stream
+    if old is not None:
+        old.close()

@@ -127,6 +127,10 @@ def _tokenize(loop: EngineLoop, command: commands.Tokenize) -> None:
     loop.reporter.reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
 
 
+def _servers(loop: EngineLoop, command: serving.AttachServer | serving.DetachServer | serving.RecordServer) -> None:
+    raise InputError(f"{command.server} runs elsewhere: the window listens to it, not this engine.")
+
+
 def _prefixes(loop: EngineLoop, command: serving.TakePrefixTree | serving.ExplainPrefix) -> None:
     from engine.session.prefixes import answer_of
 
@@ -262,6 +266,9 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.Watch: _watch,
     commands.SetPace: _set_pace,
     commands.Tokenize: _tokenize,
+    serving.AttachServer: _servers,
+    serving.DetachServer: _servers,
+    serving.RecordServer: _servers,
     serving.TakePrefixTree: _prefixes,
     serving.ExplainPrefix: _prefixes,
     commands.OpenSnapshot: lambda loop, command: loop.workspace.open(command),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from msgspec import Struct
@@ -19,6 +20,35 @@ class ServerSpec(Struct, frozen=True):
     metrics: str = ""
     tokenizer: str = ""
     speed: float = 0.0
+
+
+class AttachServer(Command, frozen=True):
+    """Listen to a server, and fold what it publishes. Refused where that cannot be."""
+
+    facts: ClassVar[Facts] = Facts("attaching to a server", needs="nothing", effect="looks", is_quiet=True)
+
+    spec: ServerSpec
+
+    @property
+    def server(self) -> str:
+        return self.spec.endpoint
+
+
+class DetachServer(Command, frozen=True):
+    """Stop listening to a server, and forget it."""
+
+    facts: ClassVar[Facts] = Facts("detaching a server", needs="nothing", effect="looks", is_quiet=True)
+
+    server: str
+
+
+class RecordServer(Command, frozen=True):
+    """Write what comes from a server from now on to a file; None ends it."""
+
+    facts: ClassVar[Facts] = Facts("recording a server", needs="nothing", effect="looks", is_quiet=True)
+
+    server: str
+    path: Path | None = None
 
 
 class TakePrefixTree(Command, frozen=True):
@@ -45,6 +75,9 @@ class ExplainPrefix(Command, frozen=True):
     salt: str = ""
     lora: str = ""
     eagle: bool = False
+
+
+ServerCommand = AttachServer | DetachServer | RecordServer | TakePrefixTree | ExplainPrefix
 
 
 class PrefixRow(Part, frozen=True):

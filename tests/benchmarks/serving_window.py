@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.wire.serving import AttachServer
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def main() -> None:
     clock.start()
     shell.window.resize(1600, 1000)
     shell.window.show()
-    engine.servers.attach(ServerSpec(endpoint, replay))
+    engine.send(AttachServer(ServerSpec(endpoint, replay)))
     shell.window.arrange("servers")
 
     def server_now() -> ServerState | None:

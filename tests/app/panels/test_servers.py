@@ -22,7 +22,8 @@ from app.shell import Shell
 from app.start.arguments import parse
 from engine.client.serving import Player, ServingClient
 from engine.serving.text import BUNDLED
-from engine.wire.serving import ServersChanged, ServerSpec
+from engine.wire.serving import AttachServer, ServersChanged, ServerSpec
+from tests.app.fake_engine import FakeEngine
 
 RECORDED = str(Path(__file__).parents[2] / "engine" / "serving" / "recorded" / "stream.kvevents")
 
@@ -64,7 +65,7 @@ def desk(models: Models, qtbot: QtBot) -> Iterator[Desk]:
 
 def test_tree_reason_and_server(desk: Desk) -> None:
     assert "Attach to a server" in desk.server.empty_text
-    desk.client.attach(ServerSpec(RECORDED, tokenizer=str(BUNDLED)))
+    desk.client.send(AttachServer(ServerSpec(RECORDED, tokenizer=str(BUNDLED))))
     desk.until(lambda: desk.tree.detail.text().startswith("1,952 tokens"), desk.tree)
     assert "played to its end" in desk.server.words.text()
     assert desk.models.servers.now.state == "recorded", "nobody is connected"  # type: ignore[union-attr]
@@ -108,18 +109,17 @@ def test_a_recording_that_is_damaged_or_cut_says_so_once_it_is_played(tmp_path: 
 
 
 def test_without_a_tokenizer_tokens_are_numbers(desk: Desk) -> None:
-    desk.client.attach(ServerSpec(RECORDED))
+    desk.client.send(AttachServer(ServerSpec(RECORDED)))
     desk.until(lambda: bool(desk.tree.table.cells.rows), desk.tree)
     assert desk.tree.table.cells.rows[0][0].text.startswith("0 47 1090 605")
     desk.reuse.ask("Once upon a time")
     desk.until(lambda: "Without a tokenizer" in desk.reuse.why.text(), desk.reuse)
 
 
-def test_attaching_shows_the_panels_and_asks_for_the_server(shell: Shell, qtbot: QtBot) -> None:
+def test_attaching_shows_the_panels_and_asks_for_the_server(shell: Shell, engine: FakeEngine) -> None:
     spec = ServerSpec("tcp://127.0.0.1:5557")
-    with qtbot.waitSignal(shell.server_wanted) as asked:
-        shell.attach(spec)
-    assert asked.args == [spec]
+    shell.attach(spec)
+    assert [command.spec for command in engine.sent if isinstance(command, AttachServer)] == [spec]
     assert {"prefixes", "reuse", "server"} <= {name for name, panel in shell.window.panels.items() if panel.isVisible()}
 
 

@@ -10,11 +10,21 @@ from typing import Any
 import pytest
 
 from engine.client.serving import ServingClient
-from engine.errors import InputError
 from engine.serving.events import packed
 from engine.serving.text import BUNDLED
-from engine.wire.events import Event, Failed
-from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServersChanged, ServerSpec, TakePrefixTree
+from engine.wire.events import Done, Event, Failed
+from engine.wire.message import Command
+from engine.wire.serving import (
+    AttachServer,
+    DetachServer,
+    ExplainPrefix,
+    PrefixExplained,
+    PrefixTree,
+    RecordServer,
+    ServersChanged,
+    ServerSpec,
+    TakePrefixTree,
+)
 from tests.engine.serving.made_up import batch, removed, stored
 
 RECORDED = str(Path(__file__).parents[1] / "serving" / "recorded" / "stream.kvevents")
@@ -39,6 +49,11 @@ class Desk:
             assert time.monotonic() < end, self.events[-3:]
             time.sleep(0.01)
 
+    def do(self, command: Command) -> None:
+        """Send a command, and wait until it is done."""
+        self.client.send(command)
+        self.wait(Done, lambda done: done.reply_to == command.id)
+
     def batches(self, number: int, name: str = "") -> Any:
         """The state of a server that has so many batches."""
 
@@ -57,7 +72,7 @@ def desk() -> Iterator[Desk]:
 
 
 def test_a_recording_is_a_server(desk: Desk) -> None:
-    desk.client.attach(ServerSpec(RECORDED, tokenizer=str(BUNDLED)))
+    desk.client.send(AttachServer(ServerSpec(RECORDED, tokenizer=str(BUNDLED))))
     state = desk.batches(180)
     assert (state.live_blocks, state.evicted, state.again, state.again_tokens) == (62, 163, 29, 928)
     assert sum(map(sum, state.rates)) == (225 - 9) + (163 - 8)  # copies of what was there came and left too
@@ -74,7 +89,7 @@ def test_a_recording_is_a_server(desk: Desk) -> None:
     assert 0 < len(found.rows) < len(tree.rows)
     desk.client.send(ExplainPrefix("1 2 3", None, RECORDED, id=7))
     assert "less than a block" in desk.wait(PrefixExplained).why
-    desk.client.detach(RECORDED)
+    desk.client.send(DetachServer(RECORDED))
     assert desk.wait(ServersChanged, lambda event: not event.servers)
     desk.client.send(TakePrefixTree(RECORDED, id=8))
     assert "not attached to any more" in desk.wait(Failed).message
@@ -84,11 +99,11 @@ def test_a_recording_is_played_in_its_time(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "slow.kvevents"
     messages = [batch(0, stored([1], [1] * 4), time=0.0), batch(1, removed(1), time=1000.0)]
     path.write_bytes(b"".join(map(packed, messages)))
-    desk.client.attach(ServerSpec(str(path), speed=1.0))
+    desk.client.send(AttachServer(ServerSpec(str(path), speed=1.0)))
     assert desk.batches(1).live_blocks == 1
     assert not any(isinstance(e, ServersChanged) and any(s.num_batches == 2 for s in e.servers) for e in desk.events)
-    desk.client.detach(str(path))
-    desk.client.attach(ServerSpec(str(path), speed=1e6))
+    desk.client.send(DetachServer(str(path)))
+    desk.client.send(AttachServer(ServerSpec(str(path), speed=1e6)))
     assert desk.batches(2).live_blocks == 0
 
 
@@ -99,19 +114,19 @@ def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> N
     path = tmp_path / "own.kvevents"
     with Publisher() as one, Publisher() as other:
         one.held = [batch(0, stored([1], [1] * 4))]
-        desk.client.attach(ServerSpec(one.endpoint, one.replay, "http://127.0.0.1:9/metrics"))
-        desk.client.attach(ServerSpec(other.endpoint))
+        desk.client.send(AttachServer(ServerSpec(one.endpoint, one.replay, "http://127.0.0.1:9/metrics")))
+        desk.client.send(AttachServer(ServerSpec(other.endpoint)))
         one.wait()
         other.wait()
         assert desk.batches(1, one.endpoint).live_blocks == 1
-        desk.client.record(other.endpoint, path)
+        desk.do(RecordServer(other.endpoint, path, id=8))
         other.send(batch(4, stored([1, 2], [1] * 4 + [2] * 4)))
         state = desk.batches(1, other.endpoint)
         assert (state.live_tokens, state.is_recording) == (8, True)
         assert "Batches 0 to 3 are missing" in state.notes[0]
         told = desk.wait(ServersChanged, lambda event: any(each.told for each in event.servers))
         assert any("cannot be read" in words for each in told.servers for _, words in each.told)
-        desk.client.record(other.endpoint, None)
+        desk.do(RecordServer(other.endpoint, id=9))
     assert path.read_bytes() == packed(batch(4, stored([1, 2], [1] * 4 + [2] * 4)))
 
 
@@ -127,5 +142,11 @@ def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> N
 )
 def test_what_cannot_be_attached_to(desk: Desk, spec: ServerSpec, words: str) -> None:
     pytest.importorskip("zmq")
-    with pytest.raises(InputError, match=words):
-        desk.client.attach(spec)
+    desk.client.send(AttachServer(spec, id=3))
+    assert words in desk.wait(Failed, lambda failed: failed.reply_to == 3).message
+
+
+def test_only_what_is_attached_can_be_detached_and_recorded(desk: Desk) -> None:
+    for number, kind in enumerate((DetachServer, RecordServer), start=4):
+        desk.client.send(kind(RECORDED, id=number))
+        assert "not attached to any more" in desk.wait(Failed, lambda failed, id=number: failed.reply_to == id).message
