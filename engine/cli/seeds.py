@@ -17,8 +17,8 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 
 if TYPE_CHECKING:
-    from engine.seeds.line import SeedLine
     from engine.seeds.models import SeedSetting
+    from engine.seeds.published import SeedLine
 
 QUICK_TOKENS = 6
 WIDTH = 28  # width of a figure in the printed table
@@ -72,7 +72,7 @@ def setting_of(args: argparse.Namespace) -> SeedSetting:
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
-    from engine.seeds.line import TableKind
+    from engine.seeds.published import TableKind
 
     known = get_args(TableKind)
     names = known if text is None else tuple(name.strip() for name in text.split(",") if name.strip())

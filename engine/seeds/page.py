@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from engine.seeds.lengths import length_lines
-from engine.seeds.line import FieldValue, SeedLine, TableKind
-from engine.seeds.memory import memory_lines
+from engine.seeds.hugging_face import logit_lines, shape_lines, speed_lines
 from engine.seeds.models import SeedModels
-from engine.seeds.serving import allocated_lines, max_lines
-from engine.seeds.shapes import logit_lines, shape_lines
-from engine.seeds.speed import speed_lines
+from engine.seeds.modular import allocated_lines, max_lines
+from engine.seeds.published import FieldValue, SeedLine, TableKind
+from engine.seeds.tutorial import length_lines, memory_lines
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import torch
 from msgspec.structs import replace
 
 from engine.__main__ import main
-from engine.seeds import memory, speed
-from engine.seeds.line import SeedLine, checked
+from engine.seeds import hugging_face, tutorial
+from engine.seeds.hugging_face import TensorSheet, logit_lines, shape_lines, softmax_by_hand
 from engine.seeds.models import SeedModels, SeedSetting
+from engine.seeds.modular import allocated_lines, max_lines
 from engine.seeds.page import TABLES, page, shown
-from engine.seeds.serving import allocated_lines, max_lines
-from engine.seeds.shapes import TensorSheet, logit_lines, shape_lines, softmax_by_hand
+from engine.seeds.published import SeedLine, checked
 from engine.session.driver import ModeDriver
 from engine.spec.cache import PRESETS
 from tests.engine.cli.conftest import Twin
@@ -85,7 +85,7 @@ def test_numbers_are_compared_where_the_weights_are_those_of_the_document() -> N
 
 
 def test_the_memory_table_and_the_slip_of_its_text() -> None:
-    lines = by_item(memory.memory_lines(SeedModels(QUICK)))
+    lines = by_item(tutorial.memory_lines(SeedModels(QUICK)))
     sizes = [line.measured for line in lines.values()][:9]
     assert sizes == [18.9, 75.5, 302.0, 94.4, 377.5, 1509.9, 268.4, 1073.7, 4295.0]
     assert lines["GPT-2 Small, 512 tokens, float16"].on == "tensors of a dynamic cache"
@@ -152,19 +152,23 @@ def test_every_published_run_stands_beside_one_measured_here(models: SeedModels)
 
 
 def test_where_nothing_can_be_compiled_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed.shutil, "which", lambda name: None)
-    assert speed.why_not_compiled(model_of("llama"), False) == "there is no C++ compiler here (CXX, g++ or clang++)"
-    monkeypatch.setattr(speed.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert speed.why_not_compiled(model_of("llama"), False) == ""
+    monkeypatch.setattr(hugging_face.shutil, "which", lambda name: None)
+    assert (
+        hugging_face.why_not_compiled(model_of("llama"), False) == "there is no C++ compiler here (CXX, g++ or clang++)"
+    )
+    monkeypatch.setattr(hugging_face.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert hugging_face.why_not_compiled(model_of("llama"), False) == ""
 
 
 def test_a_compiler_that_fails_is_a_note(models: SeedModels, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: object, num_tokens: int) -> tuple[float, float]:
         raise RuntimeError("no <linker>\nfound")
 
-    monkeypatch.setattr(speed, "why_not_compiled", lambda model, is_quick: "")
-    monkeypatch.setattr(speed, "compiled", fails)
-    line = next(line for line in speed.speed_lines(models) if line.item == "static · L4")  # no later one: they compile
+    monkeypatch.setattr(hugging_face, "why_not_compiled", lambda model, is_quick: "")
+    monkeypatch.setattr(hugging_face, "compiled", fails)
+    line = next(
+        line for line in hugging_face.speed_lines(models) if line.item == "static · L4"
+    )  # no later one: they compile
     assert line.measured is None
     assert "it could not be compiled (RuntimeError: no <linker> found)" in line.note
 

@@ -11,8 +11,8 @@ from engine.analysis.bench import as_kind
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 from engine.max import ArchConfigWithAttentionKVCache, DeviceRef, params_values, require_manager_page_size
 from engine.seeds import published
-from engine.seeds.line import FieldValue, SeedLine, Sheet
 from engine.seeds.models import CountingModel, SeedModels
+from engine.seeds.published import FieldValue, SeedLine, Sheet
 from engine.session.driver import ModeDriver
 from engine.spec.cache import PRESETS
 
