@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.output import print_json, printable, printable_line
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
-from engine.spec.sampling import MAX_TEMPLATE_CHARS, Chat, Prompt, Turn, chat_of_json
+from engine.spec.sampling import MAX_TEMPLATE_CHARS, Chat, Turn, chat_of_json
 
 if TYPE_CHECKING:
     from engine.session.session import Session
@@ -53,31 +52,6 @@ def is_template_file(given: str) -> bool:
     one of the model's templates, whatever files are in the working directory."""
     path = Path(given)
     return path.name != given or bool(path.suffix and path.is_file())
-
-
-def print_prompt_notes(session: Session, as_json: bool) -> None:
-    """Print what may be unexpected in how conversations were tokenised."""
-    for info in session.sequences:
-        note = session.live.get(info.seq_id).note
-        if note and as_json:
-            print_json({"event": "note", "seq_id": info.seq_id, "text": note})
-        elif note:
-            print(printable(f"note: {note}"))
-
-
-def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: bool) -> Iterator[int]:
-    """Submit each text as a user's turn after the answer to the one before; yields the id of the new sequence."""
-    from engine.session.commands import answer_of, continue_with
-
-    chat = prompt.chat
-    for text in texts:
-        assert chat is not None
-        (info,) = session.sequences
-        answer = answer_of(session, info.seq_id)
-        chat = chat.answered(answer, text)
-        seq_id = continue_with(session, info.seq_id, Prompt(chat=chat, sampling=prompt.sampling))
-        print_turn(session, seq_id, answer, as_json)
-        yield seq_id
 
 
 def print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:

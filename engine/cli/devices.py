@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
 from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
 from engine.cli.output import add_command, print_json, printable_line
 from engine.cli.values import whole
+from engine.client.inline import InlineClient
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import NAMES
-
-if TYPE_CHECKING:
-    from engine.wire.devices import Device, LoadForecast
+from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, LoadForecast
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
@@ -30,22 +29,20 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 def devices_command(args: argparse.Namespace) -> int:
     spec, cache = model_spec(args), spec_of(args.cache, args)
-    from engine.model.device import devices_here, formats_here, why_no_split
-    from engine.model.forecast import forecast
-    from engine.wire.devices import ForecastLoad
-
-    found = forecast(ForecastLoad(spec, cache, args.context), 0)
+    client = InlineClient()
+    told = (*client.do(ForecastLoad(spec, cache, args.context)), *client.do(FindDevices()))
+    (found,) = (each for each in told if isinstance(each, LoadForecast))
+    (here,) = (each for each in told if isinstance(each, DevicesFound))
     if found.problem:
         raise InputError(found.problem)
-    formats = {each.name: each.why_not for each in formats_here()}
     if args.json:
-        for device in devices_here():
+        for device in here.devices:
             print_json({"event": "device", **structs.asdict(device)})
-        weights = {name: why_not or True for name, why_not in formats.items()}
-        print_json({"event": "can", "split": why_no_split() or True, "weights": weights})
+        weights = {each.name: each.why_not or True for each in here.weights}
+        print_json({"event": "can", "split": here.why_no_split or True, "weights": weights})
         print_json({"event": "forecast", **_as_dict(found)})
         return 0
-    for device in devices_here():
+    for device in here.devices:
         print(printable_line(device_line(device)))
     for line in forecast_lines(found):
         print(printable_line(line))

@@ -10,16 +10,18 @@ from engine.cli.arguments import (
     add_cache_arguments,
     add_model_arguments,
     add_prompt_arguments,
-    load_model,
+    model_spec,
     prompts_of,
     spec_of,
 )
 from engine.cli.output import add_command, print_json
 from engine.cli.values import whole
+from engine.client.inline import InlineClient
 from engine.errors import InputError
 from engine.spec.cache import NAMES
 from engine.spec.lenses import LENSES, TABLE, Lens
 from engine.spec.sampling import SamplingParams
+from engine.wire.commands import Run
 
 if TYPE_CHECKING:
     from engine.look.source import Source
@@ -61,13 +63,13 @@ def print_lens(args: argparse.Namespace) -> int:
         raise InputError(f"There is no lens '{args.lens}': choose one of {', '.join(LENSES)}.")
     spec = spec_of(args.cache, args)
     (prompt,) = prompts_of(args, SamplingParams())
-    from engine.cli.run import new_session
+    from engine.cli.run import begin
 
-    session = new_session(load_model(args), spec, [prompt], args.steps)
-    num_chosen = 0
-    while session.has_work and num_chosen < args.steps:  # as `run`: the last token is chosen and not computed
-        num_chosen += any(part.sampled is not None for part in session.step().sequences)
-    for line in lines(session, lens, args.layer, args.head, args.latest):
+    client = InlineClient()
+    for _ in begin(client, model_spec(args), spec, [prompt], args.steps):
+        pass
+    client.do(Run(args.steps))  # as `run`: the last token is chosen and not computed
+    for line in lines(client.session, lens, args.layer, args.head, args.latest):
         if args.json:
             print_json(line)
         else:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -17,24 +17,24 @@ from engine.cli.arguments import (
     add_cache_arguments,
     add_model_arguments,
     add_prompt_arguments,
-    load_model,
+    announce_compiling,
     model_spec,
     prompts_of,
     spec_of,
 )
 from engine.cli.config_report import geometry_on_disk
-from engine.cli.conversation import later_turns, print_prompt_notes
+from engine.cli.conversation import print_turn
 from engine.cli.output import add_command, print_json, printable
 from engine.cli.values import token_ids
+from engine.client.inline import InlineClient
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
-from engine.predict.capacity import setting_of, static_capacity
+from engine.predict.capacity import static_capacity
 from engine.saved.document import write_session
 from engine.saved.recorder import SessionRecorder
-from engine.saved.session import SavedSession
 from engine.spec.cache import NAMES, CacheSpec, cache_label, cache_name, fitted
-from engine.spec.condition import HOW_TO_COMBINE, help_lines, parsed
+from engine.spec.condition import HOW_TO_COMBINE, Breakpoint, help_lines, parsed
 from engine.spec.edit import (
     EXAMPLE,
     FORMS,
@@ -48,17 +48,33 @@ from engine.spec.edit import (
     parse_edit,
     parse_numbers,
 )
-from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, check_capture
-from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
-from engine.wire.events import NodeAdded, StateChanged
+from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, ModelSpec, check_capture
+from engine.spec.sampling import NEWEST_DRAWS, Chat, Prompt, SamplingParams
+from engine.wire import commands
+from engine.wire.breakpoints import BreakpointHit, SetBreakpoints
+from engine.wire.commands import (
+    Continue,
+    Force,
+    ForceText,
+    LoadModel,
+    MakeEdit,
+    OpenSnapshot,
+    SetCache,
+    SetCapture,
+    SetSampling,
+    StopSequence,
+    SubmitPrompt,
+)
+from engine.wire.events import StateChanged, Submitted
 from engine.wire.exporting import Export, ExportKind
+from engine.wire.measurements import EditMeasured
+from engine.wire.message import Command, Event
 from engine.wire.pages import to_vllm_events
-from engine.wire.records import SequenceStep, StepRecord, has_chosen, replacing_tokens
+from engine.wire.records import SequenceStep, StepRecord, TokensForced, has_chosen
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
-    from engine.wire.breakpoints import BreakpointHit
     from engine.wire.pages import PageEvent
     from engine.wire.status import ModelInfo
 
@@ -189,109 +205,50 @@ def run_command(args: argparse.Namespace) -> int:
     for target in (args.export, args.events, args.save_session):
         if target is not None:
             writable_target(target)  # an error is raised before the run
+    is_kept = args.export is not None or args.save_session is not None
+    run = Generation(args, InlineClient(has_whole_records=is_kept or args.json))
     if args.snapshot is None:
         room = (args.steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
-        session = new_session(load_model(args), spec, prompts, room if later else args.steps)
-        print_prompt_notes(session, args.json)
-        force(session, args)
-        run = Run(args, session, {info.seq_id: [] for info in session.sequences}, [])
+        run.begin(spec, prompts, room if later else args.steps)
     else:
-        run = resumed_run(args, spec)
-        if not args.json:
-            print(
-                printable("".join(run.session.text_of(token) for ids in run.generated.values() for token in ids)),
-                end="",
-            )
-    session = run.session
-    session.captured.set(args.capture, by_layer=False)
+        run.go_on_from_snapshot(spec)
+    run.do(SetCapture(args.capture))
+    run.set_breakpoints()
     began = time.perf_counter()
     run.generate()
-    for seq_id in later_turns(session, prompts[0], later, args.json) if later else ():
-        run.generated = {seq_id: []}
-        force(session, args)
+    for text in later:
+        run.take_turn(text)
         run.generate()
     seconds = time.perf_counter() - began
     if export_command is not None:
-        from engine.snapshot.export import export
-
         first = next(iter(run.generated))
-        for _ in export(session, structs.replace(export_command, seq_id=first, records=tuple(run.records))):
-            pass
+        run.do(structs.replace(export_command, seq_id=first, records=tuple(run.records)))
     if args.save_session is not None:
-        write_session(session_of(session, run.records), args.save_session)
+        write_session(run.recorder.session(), args.save_session)
     if args.events is not None:
-        lines = to_vllm_events(run.page_events, session.cache.page_size)
+        lines = to_vllm_events(run.page_events, run.session.cache.page_size)
         write_text(args.events, "".join(json.dumps(line) + "\n" for line in lines))
     run.print_summary(seconds)
-    if why := session.model.runners.note:
+    if why := run.session.model.runners.note:
         print(f"note: {why}", file=sys.stderr)
     return 0
 
 
-def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> Session:
-    """A session with one sequence for each prompt."""
-    from engine.session.session import Session
-    from engine.snapshot.patching import rows_of_file
-
-    session = Session(model, with_room_for(model, spec, prompts, steps))
-    session.open_rows = rows_of_file
+def begin(
+    client: InlineClient, model: ModelSpec, cache: CacheSpec, prompts: list[Prompt], steps: int
+) -> Iterator[Event]:
+    """Load a model, and submit each prompt as a sequence."""
+    yield from client.ask(LoadModel(model, cache))
+    loaded = client.session.model
+    loaded.runners.compiling = announce_compiling
+    cache = with_room_for(loaded, cache, prompts, steps)
+    if cache != client.session.cache:
+        yield from client.ask(SetCache(cache))
     for prompt in prompts:
-        if model.info.geometry.has_encoder:  # its generation config may force the last token
+        if loaded.info.geometry.has_encoder:  # its generation config may force the last token
             sampling = structs.replace(prompt.sampling or SamplingParams(), max_new_tokens=steps)
             prompt = structs.replace(prompt, sampling=sampling)
-        session.submit(prompt)
-    return session
-
-
-def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
-    """What a step did to a sequence, with the token that follows, if any: a forced token replaces the chosen one."""
-    sequence = session.sequence(part.seq_id)
-    if part.sampled is not None and sequence.sampled is not None and sequence.sampled_is_forced:
-        return structs.replace(part, sampled=sequence.sampled, sampled_text=session.text_of(sequence.sampled))
-    return part if has_chosen(part) else structs.replace(part, sampled=None, sampled_text="")
-
-
-def force(session: Session, args: argparse.Namespace) -> None:
-    """Force the given tokens as the first ones of every answer."""
-    ids = args.force_ids or ()
-    for info in session.sequences if ids or args.force is not None else ():
-        session.force(info.seq_id, ids) if ids else session.force_text(info.seq_id, args.force)
-
-
-def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
-    """The whole session in the form of a session file."""
-    recorder = SessionRecorder()
-    now = StateChanged(session.status(SamplingParams(draws=NEWEST_DRAWS), None, running=False))
-    told: dict[int, StepRecord | NodeAdded] = {record.step: record for record in records}
-    for node in (checkpoint.node for checkpoint in session.history.tree if checkpoint.node.work is None):
-        texts = tuple(map(session.text_of, replacing_tokens(node.changes)))
-        told[node.step] = NodeAdded(node, is_live=True, texts=texts)
-    recorder.take([now, *(told[step] for step in sorted(told)), now])
-    return recorder.session()
-
-
-def resumed_run(args: argparse.Namespace, spec: CacheSpec) -> Run:
-    """A run that continues a snapshot, in the snapshot's cache mode unless another is named. It begins with the token
-    that was chosen on opening the file, where that does not say which comes next."""
-    from engine.snapshot.read import SnapshotFile
-
-    with SnapshotFile(args.snapshot) as file:
-        from engine.model.loader import load
-        from engine.snapshot.resume import resumed, with_dtype_of
-
-        session = resumed(load(with_dtype_of(model_spec(args), file)), file)
-        says_next = file.manifest.sequence.sampled is not None
-        records = list(file.records) if args.export is not None else []
-    if args.cache is not None or spec != CacheSpec():
-        session.set_cache(spec)
-    generated: dict[int, list[int]] = {}
-    for info in session.sequences:
-        sequence = session.sequence(info.seq_id)
-        if (sampling := with_sampling_options(sequence.sampling, args)) != sequence.sampling:
-            session.set_sampling(sampling, info.seq_id)
-        sampled = session.sequence(info.seq_id).sampled
-        generated[info.seq_id] = [] if says_next or sampled is None else [sampled]
-    return Run(args, session, generated, records)
+        yield from client.ask(SubmitPrompt(prompt, alone=prompt is prompts[0]))
 
 
 def with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
@@ -311,80 +268,179 @@ def with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], st
     return spec if num_tokens <= static_capacity(spec, model.max_length) else fitted(spec, num_tokens)
 
 
-class Run:
-    """A run as its options say: the session; what each sequence generated, by `seq_id`; the records of its steps, after
-    those of the snapshot that it continues; and `hits`, the conditions that ended it. Raises `InputError` for a
-    condition that can never hold."""
+class Generation:
+    """A run as its options say: the commands that it consists of, and what was told of them. `generated` has the tokens
+    of each sequence by `seq_id`; `records` are those of its steps, after those of the snapshot that it continues;
+    `hits` the conditions that ended it."""
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        session: Session,
-        generated: dict[int, list[int]],
-        records: list[StepRecord],
-    ) -> None:
-        from engine.session.conditions import check_can_hold
-
-        for text in args.stop_when:
-            check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
-        self.session, self.generated, self.records = session, generated, records
+    def __init__(self, args: argparse.Namespace, client: InlineClient) -> None:
+        self._args, self._client = args, client
+        self.generated: dict[int, list[int]] = {}
+        self.records: list[StepRecord] = []
         self.page_events: list[PageEvent] = []
         self.hits: list[BreakpointHit] = []
-        self._args, self._edits, self._too_slow = args, args.edit, set[str]()
+        self.recorder = SessionRecorder()
+        self._chat: Chat | None = None
+        self._sampling: SamplingParams | None = None
+        self._edits: list[str] = args.edit
+        self._forced: dict[int, tuple[int, ...]] = {}  # by `seq_id`, the first tokens of an answer
 
-    def _lacks_tokens(self, seq_id: int) -> bool:
-        return self.session.sequence(seq_id).has_work and len(self.generated[seq_id]) < self._args.steps
+    @property
+    def session(self) -> Session:
+        return self._client.session
+
+    def do(self, command: Command) -> None:
+        """Have a command carried out, and take what is told of it."""
+        self._take(self._client.ask(command))
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self._args.save_session is not None:
+                self.recorder.take([event])
+            match event:
+                case StepRecord():
+                    self._take_step(event)
+                case BreakpointHit():
+                    self.hits.append(event)
+
+    # ---- before the first step -----------------------------------------------------------------------------------
+
+    def begin(self, spec: CacheSpec, prompts: list[Prompt], steps: int) -> None:
+        """Begin with one sequence for each prompt."""
+        self._chat, self._sampling = prompts[0].chat, prompts[0].sampling
+        told = [*begin(self._client, model_spec(self._args), spec, prompts, steps)]
+        self._take(told)
+        for event in told:
+            if isinstance(event, Submitted):
+                self.generated[event.seq_id] = []
+                self._print_note(event)
+        self._force()
+
+    def _print_note(self, event: Submitted) -> None:
+        """Print what may be unexpected in how a conversation was tokenised."""
+        if event.note and self._args.json:
+            print_json({"event": "note", "seq_id": event.seq_id, "text": event.note})
+        elif event.note:
+            print(printable(f"note: {event.note}"))
+
+    def _force(self) -> None:
+        """Force the given tokens as the first ones of every answer."""
+        for seq_id in self.generated:
+            if self._args.force_ids:
+                self.do(Force(seq_id, self._args.force_ids))
+            elif self._args.force is not None:
+                self.do(ForceText(seq_id, self._args.force))
+
+    def go_on_from_snapshot(self, spec: CacheSpec) -> None:
+        """Continue a snapshot, in its cache mode unless another is named. The answer begins with the token that was
+        chosen on opening the file, where that does not say which comes next."""
+        from engine.snapshot.read import SnapshotFile
+
+        args = self._args
+        with SnapshotFile(args.snapshot) as file:
+            if file.manifest.why_not:
+                raise InputError(f"'{file.path}' can be viewed and not gone on from: {file.manifest.why_not}.")
+            says_next = file.manifest.sequence.sampled is not None
+            self.records = list(file.records) if args.export is not None else []
+        self._client.do(OpenSnapshot(args.snapshot))  # tells the steps of the file, which are not those of this run
+        self._client.do(Continue(model_spec(args)))
+        self.session.model.runners.compiling = announce_compiling
+        if args.cache is not None or spec != CacheSpec():
+            self.do(SetCache(spec))
+        for seq_id in self.session.live.ids:
+            before = self.session.sequence(seq_id).sampling
+            if (sampling := with_sampling_options(before, args)) != before:
+                self.do(SetSampling(sampling, seq_id))
+            sampled = self.session.sequence(seq_id).sampled
+            self.generated[seq_id] = [] if says_next or sampled is None else [sampled]
+            if not args.json:
+                print(printable("".join(map(self.session.text_of, self.generated[seq_id]))), end="")
+
+    def set_breakpoints(self) -> None:
+        """Set the conditions that end the run; raises `InputError` for one that can never hold."""
+        if not self._args.stop_when:
+            return
+        conditions = tuple(Breakpoint(*each) for each in enumerate(self._args.stop_when))
+        for event in self._client.do(SetBreakpoints(conditions)):
+            for state in event.status.breakpoints if isinstance(event, StateChanged) else ():
+                if state.problem:
+                    raise InputError(state.problem)
+
+    def take_turn(self, text: str) -> None:
+        """Say a text as the user's turn after the answer to the one before."""
+        from engine.session.commands import answer_of
+
+        assert self._chat is not None
+        (parent,) = self.session.live.ids
+        answer = answer_of(self.session, parent)
+        self._chat = self._chat.answered(answer, text)
+        self.do(SubmitPrompt(Prompt(chat=self._chat, sampling=self._sampling), alone=False, after=parent))
+        (seq_id,) = self.session.live.ids
+        print_turn(self.session, seq_id, answer, self._args.json)
+        self.generated = {seq_id: []}
+        self._force()
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
 
     def generate(self) -> None:
-        """Step until every sequence has its tokens or has ended, or a condition holds, and print each step. A sequence
-        is stopped only where it has its tokens before others have theirs: what is exported or saved behind the last
-        step can go on."""
-        from engine.session.conditions import hits_at
-
-        session, args = self.session, self._args
-        is_kept = args.export is not None or args.save_session is not None
-        while any(map(self._lacks_tokens, self.generated)) and not self.hits:
-            if self._edits and not session.is_prefilling and session.last_step is not None:
+        """Step until every sequence has its tokens or has ended, or a condition holds. A sequence is stopped only where
+        it has its tokens before others have theirs: what is exported or saved behind the last step can go on."""
+        while (lacking := self._lacking()) and not self.hits:
+            if self._edits and not self.session.is_prefilling and self.session.last_step is not None:
                 self._make_edits()
-                if not session.has_work:  # an edit changed the chosen token so that the sequence ends
-                    return
-            record, late = session.step(), session.history.surprisal
-            if is_kept or args.json:
-                for _ in late.finish():
-                    pass
-                record = late.filled(record)
-            if is_kept:
-                self.records.append(record)
-            self.page_events += record.page_events
-            self.hits = hits_at(session, record, enumerate(args.stop_when), too_slow=self._too_slow)
-            for part in (with_forced(session, part) for part in record.sequences):
-                if part.sampled is not None:
-                    # by position, since a preempted sequence is prefilled again and chooses its last token twice
-                    self.generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
-                if args.json:
-                    print_json(step_line(record, part))
-                elif len(self.generated) == 1:
-                    print(printable(part.sampled_text), end="", flush=True)
-            if any(map(self._lacks_tokens, self.generated)):
-                for seq_id in self.generated:
-                    if not self._lacks_tokens(seq_id):
-                        session.halt(seq_id)
+                continue  # one may have changed the chosen token so that the sequence ends
+            most = min(self._args.steps - len(self.generated[seq_id]) for seq_id in lacking)
+            self.do(commands.Run(1 if self._edits else most))
+            lacking = self._lacking()
+            for seq_id in self.generated if lacking else ():
+                if seq_id not in lacking:
+                    self.do(StopSequence(seq_id))
+
+    def _lacking(self) -> list[int]:
+        """The sequences that have not ended and lack tokens. A unit of work gives each of them one at most."""
+        sequences = self.session.sequence
+        return [i for i, ids in self.generated.items() if sequences(i).has_work and len(ids) < self._args.steps]
+
+    def _take_step(self, record: StepRecord) -> None:
+        """Print a step."""
+        if self._args.export is not None:
+            self.records.append(record)
+        self.page_events += record.page_events
+        for change in record.changes:
+            if isinstance(change, TokensForced):
+                self._forced[change.seq_id] = change.token_ids
+        for part in map(self._with_next, record.sequences):
+            if part.sampled is not None:
+                # by position, since a preempted sequence is prefilled again and chooses its last token twice
+                self.generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
+            if self._args.json:
+                print_json(step_line(record, part))
+            elif len(self.generated) == 1:
+                print(printable(part.sampled_text), end="", flush=True)
+
+    def _with_next(self, part: SequenceStep) -> SequenceStep:
+        """What a step did to a sequence, with the token that follows, if any: a forced token replaces the chosen
+        one."""
+        forced = self._forced.get(part.seq_id, ())[part.num_tokens - part.num_prompt_tokens :]
+        if part.sampled is not None and forced:
+            return structs.replace(part, sampled=forced[0], sampled_text=self.session.text_of(forced[0]))
+        return part if has_chosen(part) else structs.replace(part, sampled=None, sampled_text="")
 
     def _make_edits(self) -> None:
         """Make the edits after the prompt of the first sequence, and print a line about each. The token chosen last is
         replaced by the one chosen again."""
-        from engine.session.edits import make_edit
-
         session, seq_id, lines = self.session, next(iter(self.generated)), list[dict[str, Any]]()
         generated = self.generated[seq_id]
         for text in self._edits:
             try:
                 edit = parse_edit(text, seq_id, session.sequence(seq_id).num_tokens)
-                _, told = make_edit(session, edit)
+                events = self._client.do(MakeEdit(edit))
             except InputError:
                 if not self._args.json and len(self.generated) == 1 and generated:
                     print()  # ends the line of printed tokens
                 raise
+            self._take(events)
+            (told,) = (event for event in events if isinstance(event, EditMeasured))
             kl = told.kl if told.kl is not None and isfinite(told.kl) else None
             measured = {"kl": kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
             lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})

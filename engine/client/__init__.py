@@ -7,8 +7,7 @@ from typing import Protocol
 
 from engine.client.ssh import PREFIX, remote_of
 from engine.errors import InputError
-from engine.wire.events import Event
-from engine.wire.message import Command
+from engine.wire.message import Command, Event
 
 ClientKind = str  # thread, process, or the address of another machine: ssh://…
 ClientChoice = str  # one of these, or auto

@@ -145,8 +145,9 @@ def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Acti
 
         model = load(spec, reporter.progress, has_present=not is_first)
     model.heartbeat, model.runners.announce = activity.mark, reporter.meanwhile
-    beside = BackgroundWork(inbox, reporter)
-    model.runners.compiling, model.tokenising = beside.compile, beside.tokenise
+    if not reporter.is_inline:
+        beside = BackgroundWork(inbox, reporter)
+        model.runners.compiling, model.tokenising = beside.compile, beside.tokenise
     return model
 
 

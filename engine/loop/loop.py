@@ -13,13 +13,13 @@ from engine.loop.comparing import Comparing
 from engine.loop.handlers import HANDLERS
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
-from engine.loop.prompt_surprisal import SurprisalReporter
+from engine.loop.prompt_surprisal import SurprisalReporter, with_surprisal
 from engine.loop.reporter import Reporter
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.wire.commands import NextPhase, Shutdown
-from engine.wire.events import EngineLost, Event, Failed, Stopped, word_of_cancelled
-from engine.wire.message import Command
+from engine.wire.events import EngineLost, Failed, Stopped, word_of_cancelled
+from engine.wire.message import Command, Event
 from engine.wire.status import EngineStatus, PhaseReached, Written
 
 if TYPE_CHECKING:
@@ -34,19 +34,25 @@ LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pi
 class EngineLoop:
     """Handles commands one by one and steps the session between them. `send` may be called from any thread. `emit` is
     called with every event, on the thread of `run`. While `is_behind` says that the receiver is slow, pictures are held
-    back; with a `finer`, large ones are coarser and follow whole. `activity` says what the loop is doing."""
+    back; with a `finer`, large ones are coarser and follow whole. `activity` says what the loop is doing.
+
+    An inline loop (`is_inline`) works on the thread of its caller, turn by turn: what fails is raised there, and no
+    other thread helps. With `has_whole_records` no record leaves surprisals open, to follow later."""
 
     def __init__(
         self,
         emit: Callable[[Event], None],
         is_behind: Callable[[], bool] = lambda: False,
         finer: Finer | None = None,
+        *,
+        is_inline: bool = False,
+        has_whole_records: bool = False,
     ) -> None:
         # types are named for the type checker, which reads the handlers before them
-        self._is_behind = is_behind
+        self._is_behind, self._has_whole_records = is_behind, has_whole_records
         self.activity = Activity()
         self.inbox: Inbox = Inbox(self.activity, emit)
-        self.reporter: Reporter = Reporter(emit, self._status, self.activity, self.inbox, finer)
+        self.reporter: Reporter = Reporter(emit, self._status, self.activity, self.inbox, finer, is_inline)
         self.measuring: MeasurementRunner = MeasurementRunner(self.reporter, self.inbox)
         self.comparing: Comparing = Comparing(self.reporter, self.inbox)
         self.steps: StepsToDo = StepsToDo()
@@ -78,29 +84,36 @@ class EngineLoop:
         return command
 
     def _work(self) -> Shutdown:
-        """Handle commands as they come; without one do the most urgent piece of work: surprisals if there is time, a
-        step, then the other run of a comparison, an opened file, a what-if trial."""
-        while True:
-            self.reporter.end_all_but(self.steps.asked_by if self._has_work else None, self.measuring.asked_by)
-            command = self._next_command()
-            if isinstance(command, Shutdown):
-                self.reporter.end_all_but()
-                return command
-            if command is not None:
-                self._guard(command)
-            elif self._session is not None and self._has_time_for_surprisal:
-                self.activity.begin("the surprisal of a prompt")
-                self._surprisal.advance(self._session)
-            elif self._session is not None and self._has_work:
-                self._advance(self._session)
-            elif self.comparing.has_more:
-                self.activity.begin("the other run of a comparison")
-                self.comparing.advance(self._session)
-            elif self.workspace.opened.has_more:
-                self.workspace.opened.report_more()
-            elif self.measuring.is_trying:
-                self.activity.begin("trying another cache")
-                self.measuring.advance_trial()
+        """Handle commands as they come, and work between them."""
+        while not isinstance(command := self._next_command(), Shutdown):
+            self._turn(command)
+        self.reporter.end_all_but()
+        return command
+
+    def turn(self) -> None:
+        """Handle the next command, or else do a piece of work; does not wait for one. For an inline loop, in place of
+        `run`."""
+        self._turn(self.inbox.take())
+
+    def _turn(self, command: Command | None) -> None:
+        """Handle a command; without one do the most urgent piece of work: surprisals if there is time, a step, then the
+        other run of a comparison, an opened file, a what-if trial."""
+        if command is not None:
+            self._guard(command)
+        elif self._session is not None and self._has_time_for_surprisal:
+            self.activity.begin("the surprisal of a prompt")
+            self._surprisal.advance(self._session)
+        elif self._session is not None and self._has_work:
+            self._advance(self._session)
+        elif self.comparing.has_more:
+            self.activity.begin("the other run of a comparison")
+            self.comparing.advance(self._session)
+        elif self.workspace.opened.has_more:
+            self.workspace.opened.report_more()
+        elif self.measuring.is_trying:
+            self.activity.begin("trying another cache")
+            self.measuring.advance_trial()
+        self.reporter.end_all_but(self.steps.asked_by if self._has_work else None, self.measuring.asked_by)
 
     @property
     def session(self) -> Session:
@@ -205,6 +218,9 @@ class EngineLoop:
                 return
             self._finish_records()
             record = session.step(check, reached)
+            if self._has_whole_records:
+                (record,) = with_surprisal(session, (record,), self.reporter)
+                self.reporter.work = None
         except Cancelled:
             self.watching.undone(session)
             return
@@ -225,7 +241,8 @@ class EngineLoop:
         self.comparing.follow(session)
         if self.breakpoints.halt(session, record):
             self.watching.catch_up(session)
-        self.reporter.send_status()
+        if not (self.reporter.is_inline and self._has_work):  # nobody shows how far an inline run is
+            self.reporter.send_status()
 
     # ---- records that are read late ------------------------------------------------------------------------------
 

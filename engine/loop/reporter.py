@@ -23,8 +23,8 @@ from engine.errors import (
 )
 from engine.look.finer import Finer
 from engine.loop.inbox import Activity, Inbox
-from engine.wire.events import Done, Event, Failed, StateChanged
-from engine.wire.message import Command
+from engine.wire.events import Done, Failed, StateChanged
+from engine.wire.message import Command, Event
 from engine.wire.pictures import Picture, PictureRequest, Side
 from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus, Work
@@ -49,7 +49,7 @@ ESTIMATES_FROM_S = 0.5  # seconds of work before the remaining time is estimated
 class Reporter:
     """Emits events. `reply_to` is the id of the current command, which `reply` answers. `work` is the running piece of
     work that takes a while, for the status; `status` gives the engine's present status. With a `finer` it is heard over
-    a slow line."""
+    a slow line. `is_inline`: whoever listens has called the loop, and what fails is raised instead of reported."""
 
     def __init__(
         self,
@@ -58,8 +58,9 @@ class Reporter:
         activity: Activity,
         inbox: Inbox,
         finer: Finer | None = None,
+        is_inline: bool = False,
     ) -> None:
-        self._emit, self.finer = emit, finer
+        self._emit, self.finer, self.is_inline = emit, finer, is_inline
         self.reply_to: int | None = None
         self.work: Work | None = None
         self._status, self._activity, self._inbox = status, activity, inbox
@@ -122,6 +123,8 @@ class Reporter:
     def fail(self, error: Exception, what: str, *, is_asked: bool = True) -> None:
         """Report an error in one sentence; an unexpected one is logged as well. `is_asked` False: it answers no
         command. A device failure is not reported here but raised as `DeviceLost`, which ends the loop's work."""
+        if self.is_inline:
+            raise error
         tell = self.reply if is_asked else self.emit
         if isinstance(error, InputError):
             tell(Failed(str(error)))

@@ -244,7 +244,7 @@ def test_an_edit_that_no_sequence_can_take_is_refused_before_a_model_is_loaded(
     twin: Twin, source: str, edit: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[object] = []
-    monkeypatch.setattr("engine.cli.run.load_model", loaded.append)
+    monkeypatch.setattr("engine.model.loader.load", loaded.append)
     assert said in twin.refused("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--edit", edit)
     assert not loaded
 

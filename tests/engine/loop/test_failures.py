@@ -246,7 +246,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_what_to_do(
         "what is asked for needs it or looks for it: install what it lacks, or remove half_a_quantiser."
     )
     assert in_a_sentence(lacking.value) == sentence
-    monkeypatch.setattr("engine.cli.run.load_model", lambda args: import_module("half_a_quantiser"))
+    monkeypatch.setattr("engine.model.loader.load", lambda *_, **__: import_module("half_a_quantiser"))
     assert main(["run", "--prompt", "x", "--steps", "1"]) == 2
     assert capsys.readouterr().err == f"kvloupe-engine: {sentence}\n"
 
