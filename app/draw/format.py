@@ -199,6 +199,11 @@ def short_dtype(name: str) -> str:
     return {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(name, name)
 
 
+def token_text(text: str) -> str:
+    """A token's text with what is not seen made visible, `∅` if it has none."""
+    return visible(text) or "∅"
+
+
 def divergence_words(kl: float) -> str:
     """A divergence in nats; a small one is never shown as zero, and NaN is named."""
     if not math.isfinite(kl):

@@ -131,6 +131,12 @@ class MeasuringView(View[State]):
             return words
         return f"What was measured is out of date: the cache has changed since. {words}"
 
+    def is_old(self, answer: Any) -> bool:
+        """Whether the answer is of an earlier step than the newest; an edit after that is a step of its own."""
+        timeline = self._models.timeline
+        newest = timeline.live_path.latest
+        return newest is not None and answer.step not in (newest.step, timeline.live)
+
     def rebuilt_words(self, answer: Any) -> str:
         """A note if the answer was measured on rows recomputed from the tokens instead of those in the live cache."""
         return "On exact rows, rebuilt from the tokens." if answer is not None and answer.is_rebuilt else ""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from msgspec import Struct
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QSpinBox
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QSpinBox
 
 from app.kit.asking import AskingView
 from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
 from app.kit.chart import Chart
 from app.kit.fields import SmallBox
-from app.kit.files import save_text
 from app.kit.plot import Plot
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
@@ -212,11 +210,7 @@ class RowsView(AskingView[ShownRows]):
 
     def save_table(self) -> None:
         """Ask for a file and write the rows as CSV."""
-        path, _ = QFileDialog.getSaveFileName(self, "Save table", self.file_name, "CSV table (*.csv)")
-        if not path:
-            return
-        problem = save_text(self.csv_text(), Path(path))
-        self.message.emit(problem or f"Table saved to {path}")
+        self.save_text_as("Save table", self.file_name, "CSV table (*.csv)", self.csv_text, "Table saved to")
 
     def _on_sorted(self, column: int) -> None:
         old, was_descending = self._sort

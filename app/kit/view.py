@@ -3,7 +3,7 @@ come from, and a body that shows one frozen state, or a reason why there is none
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.kit.files import PICTURE_KINDS, save_look, why_no_look
+from app.kit.files import PICTURE_KINDS, save_look, save_text, why_no_look
 from app.kit.panel_rows import PANELS
 from app.kit.plot import Plot
 from app.kit.provenance import Provenance
@@ -325,6 +325,12 @@ class View(Reader[State], Themed, QWidget):
         self.message.emit(save_look(self.frame, Path(path)) or f"Picture saved to {path}")
 
     # ---- construction --------------------------------------------------------------------------------------------
+
+    def save_text_as(self, title: str, name: str, kinds: str, text: Callable[[], str], saved: str) -> None:
+        """Ask for a file and write a text to it; the status line says `saved` and the path, or the problem."""
+        path, _ = QFileDialog.getSaveFileName(self, title, name, kinds)
+        if path:
+            self.message.emit(save_text(text(), Path(path)) or f"{saved} {path}")
 
     def _make_button(self, tip: str, slot: object) -> QToolButton:
         button = QToolButton(self)

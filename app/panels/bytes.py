@@ -92,7 +92,9 @@ def ledger(held: CacheBytes) -> tuple[LedgerLine, ...]:
     if unnamed:
         lines.append(LedgerLine("unnamed", unnamed, is_gap=True))
     lines.append(LedgerLine("reserved", held.reserved))
-    copied = max((_of(layer, "transient") for layer in held.layers), default=0)
+    copied = max(
+        (sum(gap.num_bytes for gap in layer.gaps if gap.part == "transient") for layer in held.layers), default=0
+    )
     if copied:
         name = next(gap.name for layer in held.layers for gap in layer.gaps if gap.part == "transient")
         lines.append(LedgerLine("named", copied, name=name, part="transient"))
@@ -124,10 +126,6 @@ def _named(held: CacheBytes, part: BytesPart) -> list[LedgerLine]:
         sums[gap.name] = sums.get(gap.name, 0) + gap.num_bytes
     is_gap = part == "reserved"
     return [LedgerLine("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
-
-
-def _of(layer: LayerBytes, part: BytesPart) -> int:
-    return sum(gap.num_bytes for gap in layer.gaps if gap.part == part)
 
 
 def within(layers: Iterable[LayerBytes]) -> tuple[str, ...]:
@@ -280,7 +278,7 @@ def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
     words = {**_FIGURES, "predicted": (formula_label(held.terms), _FIGURES["predicted"][1])}
     if is_shared:
         words["below_formula"] = _SHARED
-    predicted, *others = (_line(entry, *_words_of(entry, words)) for entry in ledger(held))
+    predicted, *others = (_line(entry, words) for entry in ledger(held))
     return (predicted, *term_facts(held.terms), *others)
 
 
@@ -308,12 +306,9 @@ _FIGURES: dict[FigureKey, tuple[str, str]] = {
 _SHARED = ("shared, stored once", "Rows that several sequences share: the formula counts them for each.")
 
 
-def _words_of(entry: LedgerLine, words: Mapping[FigureKey, tuple[str, str]]) -> tuple[str, str]:
+def _line(entry: LedgerLine, words: Mapping[FigureKey, tuple[str, str]]) -> Fact:
     gap = gap_words(entry.name)
-    return words.get(entry.key, (gap.label, gap.tip))
-
-
-def _line(entry: LedgerLine, label: str, tip: str) -> Fact:
+    label, tip = words.get(entry.key, (gap.label, gap.tip))
     if entry.is_within:
         label = f"of which {label}"
     if entry.part == "transient":
@@ -531,7 +526,7 @@ _NO_LIMIT = 16_777_215  # Qt's QWIDGETSIZE_MAX
 
 class LedgerView(Struct, frozen=True):
     """The bytes of one step, as lines with bars or as a table of layers; or those of all steps up to `newest`, with the
-    step `told` described."""
+    step `described` in words."""
 
     record: StepRecord
     lines: tuple[Fact, ...] = ()
@@ -539,7 +534,7 @@ class LedgerView(Struct, frozen=True):
     cells: Cells | None = None
     newest: StepRecord | None = None
     selected: int | None = None
-    told: StepRecord | None = None
+    described: StepRecord | None = None
 
 
 class BytesView(View[LedgerView]):
@@ -582,21 +577,22 @@ class BytesView(View[LedgerView]):
         if self.choice == OVER_STEPS:
             timeline, pointed = self._models.timeline, self.plot.pointed_step
             newest = timeline.latest
-            told = (timeline.record(pointed) if pointed is not None else None) or record
-            return LedgerView(record, newest=newest, selected=self._selected(), told=told)
+            described = (timeline.record(pointed) if pointed is not None else None) or record
+            return LedgerView(record, newest=newest, selected=self._selected(), described=described)
         if self.choice == LAYERS:
             return LedgerView(record, cells=layer_cells(held))
         is_shared = any(pool.num_shared for pool in record.page_maps)
         return LedgerView(record, ledger_lines(held, is_shared), layer_bars(held))
 
     def provenance(self, state: LedgerView) -> Provenance:
-        record = state.told or state.record
+        record = state.described or state.record
         return source_of(self._models, "recorded", record.dtype, record.step, is_of_cache_now=True)
 
     def show_state(self, state: LedgerView) -> None:
-        self._sheets.setCurrentIndex(2 if state.told is not None else int(state.cells is not None))
-        if state.told is not None:
-            self._show_steps(state, state.told)
+        self._sheets.setCurrentIndex(2 if state.described is not None else int(state.cells is not None))
+        if state.described is not None:
+            self.plot.show_steps((state.newest, state.selected), partial(self._chart, state.selected))
+            self.plot.show_words(step_words(state.described))
             return
         if state.cells is not None:
             self.table.show_cells(*state.cells)
@@ -604,10 +600,6 @@ class BytesView(View[LedgerView]):
         self.facts.show_facts(state.lines)
         self._bars.show_bars(state.bars)
         self._space()
-
-    def _show_steps(self, state: LedgerView, told: StepRecord) -> None:
-        self.plot.show_steps((state.newest, state.selected), partial(self._chart, state.selected))
-        self.plot.show_words(step_words(told))
 
     def _chart(self, selected: int | None) -> tuple[Chart, list[int]]:
         timeline = self._models.timeline

@@ -451,11 +451,9 @@ class DamageView(AskingView[DamageState]):
         )
 
     def provenance(self, state: DamageState) -> Provenance | None:
-        found, latest = state.found, self._models.timeline.live_path.latest
-        if found is None:
+        if (found := state.found) is None:
             return None
-        is_old = latest is not None and found.step not in (latest.step, self._models.timeline.live)
-        rebuilt = self.rebuilt_words(found)
+        is_old, rebuilt = self.is_old(found), self.rebuilt_words(found)
         place = "on rebuilt rows" if rebuilt else "on a copy"
         words = f"{place} · step {found.step}" if is_old else place
         sentence = f"recomputed on a copy · step {found.step}  {rebuilt}".strip()

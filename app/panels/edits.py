@@ -17,7 +17,6 @@ from app.draw.format import brief, divergence_words, percent, probable, thousand
 from app.draw.grid import row_means
 from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.cells import CellTable, ColumnHead, TableCell
-from app.kit.files import save_text
 from app.kit.provenance import Provenance
 from app.kit.reader import EDITS, SELECTION, STATUS
 from app.kit.theme import TextRole, font_text
@@ -253,10 +252,9 @@ class EditsView(View[EditsState]):
 
     def export_edits(self) -> None:
         """Ask for a file and write the edits that are not undone."""
-        path, _ = QFileDialog.getSaveFileName(self, "Export edits", "edits.json", JSON_FILES)
-        if path:
-            problem = save_text(edits_json(self.not_undone), Path(path))
-            self.message.emit(problem or f"{counted(len(self.not_undone), 'edit')} written to {path}")
+        edits = self.not_undone
+        written = f"{counted(len(edits), 'edit')} written to"
+        self.save_text_as("Export edits", "edits.json", JSON_FILES, lambda: edits_json(edits), written)
 
     def import_edits(self) -> None:
         """Ask for a file and make its edits, all or none, on the selected sequence."""

@@ -12,7 +12,7 @@ from PySide6.QtCore import QPoint, QPointF, Qt, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
-from app.draw.format import decimal, percent, probable, thousands, visible
+from app.draw.format import decimal, percent, probable, thousands, token_text
 from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
@@ -34,7 +34,7 @@ from app.models.sequence_status import (
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import BeginBranch
-from engine.wire.records import Candidate, SequenceStep, has_chosen
+from engine.wire.records import SequenceStep, has_chosen
 
 Which = Literal["raw", "sampled"]
 _ID = re.compile(r"#(\d{1,9})")
@@ -311,18 +311,14 @@ def candidate_rows(part: SequenceStep, which: Which, what: str) -> tuple[BarRow,
         is_chosen, is_out = has_chosen(part) and one.token_id == part.sampled, one.sampled_prob == 0
         number = percent(one.prob if which == "raw" else one.sampled_prob)
         words = [
-            f"{text_of(one)}  id {one.token_id}  {percent(share)} here, {percent(other)} on the other scale",
+            f"{token_text(one.text)}  id {one.token_id}  {percent(share)} here, {percent(other)} on the other scale",
             *(["removed by the sampler's filters"] if is_out else []),
             what,
         ]
         bar = Bar(share, number, "accent" if is_chosen else "page_used", is_out, other)
-        name, tip = f"{'▸' if is_chosen else ' '} {text_of(one)}", "\n".join(words)
+        name, tip = f"{'▸' if is_chosen else ' '} {token_text(one.text)}", "\n".join(words)
         rows.append(BarRow(name, (bar,), tip, one.token_id, is_bold=is_chosen, is_marked=not is_out))
     return tuple(rows)
-
-
-def text_of(candidate: Candidate) -> str:
-    return visible(candidate.text) or "∅"
 
 
 def rest(part: SequenceStep, which: Which) -> float:

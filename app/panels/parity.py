@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QMenu
 
 from app.draw.axis import Ints, StepPoints, kinds_of, step_points
@@ -31,18 +31,13 @@ TITLES: dict[ParityQuantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats
 _FLOOR = {"logits": -9, "kl": -12}
 
 
-def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> Chart:
-    """The plot of a quantity; `selected` is a step."""
-    found = points(report, quantity)
+def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> tuple[Chart, tuple[int, ...]]:
+    """The plot of a quantity, and the step of each of its points; `selected` is a step."""
+    found, steps = points(report, quantity), tuple(report.steps.tolist())
     if quantity == "kl":
-        return step_chart(found, TITLES[quantity], selected)
+        return step_chart(found, TITLES[quantity], selected), steps
     note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
-    return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)
-
-
-def parity_plot(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> tuple[Chart, list[int]]:
-    """The plot with the steps of its points."""
-    return parity_chart(report, quantity, selected), report.steps.tolist()
+    return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note), steps
 
 
 def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
@@ -82,6 +77,7 @@ class ParityView(AskingView[ParityShown]):
     compared = Signal(object)
 
     name, measures = "parity", "parity"
+    reads_size = True
     abilities = frozenset(("view.reset",))
     button_words, button_name = "Check", "Check parity"
     choices_when_empty = False
@@ -180,7 +176,7 @@ class ParityView(AskingView[ParityShown]):
             is_shown = state.is_stacked or quantity == state.quantity
             plot.setVisible(is_shown)
             if is_shown:
-                plot.show_steps((report, state.step), partial(parity_plot, report, quantity, state.step))
+                plot.show_steps((report, state.step), partial(parity_chart, report, quantity, state.step))
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
     @property
@@ -269,7 +265,3 @@ class ParityView(AskingView[ParityShown]):
         same = "same top token" if report.top1_agrees[index] else "another top token"
         largest, kl = brief(float(report.max_abs_logit_diff[index])), brief(float(report.kl[index]))
         return f"step {int(report.steps[index])} · |Δ| {largest} · KL {kl} · {same}"
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.show_again()

@@ -159,6 +159,6 @@ class SequencesView(View[SequencesState]):
         self.fork.setEnabled(state.is_there)
         self.remove.setEnabled(state.is_there)
         origin = next((row.origin for row in state.rows if row.info.seq_id == state.seq_id), "")
-        told = [f"forked from {origin}" if origin else "", state.why]
+        words = [f"forked from {origin}" if origin else "", state.why]
         self.why.setToolTip(plain_tip(state.whole))
-        self.why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, told)]) if any(told) else "")
+        self.why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, words)]) if any(words) else "")

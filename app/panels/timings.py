@@ -265,7 +265,7 @@ class StepTimes(Struct, frozen=True):
     newest: StepRecord
     num_steps: int
     selected: int | None
-    told: StepRecord
+    described: StepRecord
 
 
 class TimingsView(View[StepTimes]):
@@ -297,16 +297,16 @@ class TimingsView(View[StepTimes]):
         if self._models.status.has_file and newest.timings.total_ms == 0:
             return "No times are in this file: nothing of its steps was recorded."
         shown = timeline.at(step) or newest
-        told = timeline.record(pointed) if pointed is not None else None
+        described = timeline.record(pointed) if pointed is not None else None
         selected = None if step is None else timeline.index_of(shown.step)
-        return StepTimes(newest, len(records), selected, told or shown)
+        return StepTimes(newest, len(records), selected, described or shown)
 
     def provenance(self, state: StepTimes) -> Provenance:
-        return source_of(self._models, "recorded", "", state.told.step)
+        return source_of(self._models, "recorded", "", state.described.step)
 
     def show_state(self, state: StepTimes) -> None:
         self.plot.show_steps((state.newest, state.num_steps, state.selected), partial(self._chart, state.selected))
-        record = state.told
+        record = state.described
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
         compiled = f" · compiled before, {milliseconds(record.timings.compile_ms)}" if record.timings.compile_ms else ""
@@ -364,12 +364,12 @@ def inside_words(times: Timings) -> str:
         ("dequantising", layers.dequantise_ms),
         ("gathering", layers.copies_ms),
     )
-    told = [f"{name} {milliseconds(sum(each))}{_slowest(layers.layers, each)}" for name, each in parts if sum(each)]
+    found = [f"{name} {milliseconds(sum(each))}{_slowest(layers.layers, each)}" for name, each in parts if sum(each)]
     rest = max(0.0, times.forward_ms - sum(layers.attention_ms) - layers.in_cache_ms)
     products = min(layers.products_ms, rest)
-    told.append(f"matrix products {milliseconds(products)}, measured by themselves")
-    told.append(f"the rest {milliseconds(rest - products)}, which are fixed costs")
-    words = "inside the forward: " + "; ".join(told)
+    found.append(f"matrix products {milliseconds(products)}, measured by themselves")
+    found.append(f"the rest {milliseconds(rest - products)}, which are fixed costs")
+    words = "inside the forward: " + "; ".join(found)
     if (share := inside_share(times)) is not None and share < HIDDEN_SHARE:
         words += (
             f"\nAttention and the cache are {percent(share)} of this forward: with a model and a "

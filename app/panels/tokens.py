@@ -675,7 +675,7 @@ class TokensPanel(View[Chips]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self.strip = TokenCanvas()
+        self.canvas = TokenCanvas()
         self._key = SurprisalKey()
         self.add_to_strip(self._key)
         self._is_forked = False
@@ -684,11 +684,11 @@ class TokensPanel(View[Chips]):
         self.find_line.setPlaceholderText("Find in the tokens, Enter for the next")
         self.find_line.setAccessibleName("Find token text")
         self.find_line.hide()
-        self.set_body(column(self.find_line, (self.strip, 1), spacing=6))
+        self.set_body(column(self.find_line, (self.canvas, 1), spacing=6))
         connect_all(
-            (self.strip.picked, self._on_picked),
-            (self.strip.dragged, self._on_dragged_over),
-            (self.strip.menu_wanted, self._on_menu_wanted),
+            (self.canvas.picked, self._on_picked),
+            (self.canvas.dragged, self._on_dragged_over),
+            (self.canvas.menu_wanted, self._on_menu_wanted),
         )
         self.find_line.returnPressed.connect(self.find_next)
         self.follow(models)
@@ -743,12 +743,12 @@ class TokensPanel(View[Chips]):
         tip += [TIPS["forked"]] if origin else []
         tip += [TIPS["source"]] if state.num_source else []
         self.set_detail(words, brief, "\n".join(tip))
-        self.strip.show_chips(state)
+        self.canvas.show_chips(state)
         self._fit_key()
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
-        self.strip.show_chips(Chips())
+        self.canvas.show_chips(Chips())
         self._fit_key()
 
     def _fit_key(self) -> None:

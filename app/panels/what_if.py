@@ -20,7 +20,7 @@ from app.draw.format import (
     milliseconds,
     percent,
     probable,
-    visible,
+    token_text,
 )  # fmt: skip
 from app.kit.asking import MeasuringView, why_nothing
 from app.kit.bars import Bar, BarRow, BarRows, BarTable
@@ -249,7 +249,7 @@ def shift_table(answer: WhatIfAnswer, tried: str, room: int, *, is_faded: bool) 
 
 def _row(shift: Shift, is_faded: bool) -> BarRow:
     """Ranks count from 1: `2`, or `2 → 1` if the rank changed."""
-    text, before, after = text_of(shift), probable(shift.prob_before), probable(shift.prob_after)
+    text, before, after = token_text(shift.text), probable(shift.prob_before), probable(shift.prob_after)
     old, new = shift.rank_before + 1, shift.rank_after + 1
     is_new_top = new == 1 and old != new
     tip = (
@@ -276,12 +276,7 @@ def winners(answer: WhatIfAnswer) -> tuple[str, str]:
     """The most probable token before and after, as shown; empty if none is listed."""
     before = min(answer.shifts, key=lambda shift: shift.rank_before, default=None)
     after = min(answer.shifts, key=lambda shift: shift.rank_after, default=None)
-    return (text_of(before) if before is not None else "", text_of(after) if after is not None else "")
-
-
-def text_of(shift: Shift) -> str:
-    """The token as shown."""
-    return visible(shift.text) or "∅"
+    return (token_text(before.text) if before is not None else "", token_text(after.text) if after is not None else "")
 
 
 def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
@@ -315,7 +310,6 @@ class Tried(Struct, frozen=True):
     answer: WhatIfAnswer | None
     refusal: str
     is_other: bool
-    newest: int
     room: int
     is_coded: bool
 
@@ -324,6 +318,7 @@ class WhatIfView(MeasuringView[Tried]):
     """At most one question is unanswered; a newer one is sent when the answer has come."""
 
     name, measures = "what_if", "what_if"
+    reads_size = True
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -446,21 +441,17 @@ class WhatIfView(MeasuringView[Tried]):
             return problem
         refusal, status = self._refused(), self._models.status.now
         answer = None if refusal else self.answer
-        topic, latest = self._topic(), self._models.timeline.live_path.latest
+        topic = self._topic()
         is_other = answer is not None and (topic is None or topic[2] != answer.request.cache)
-        is_coded = not status.cache.codec.is_exact
-        return Tried(
-            answer, refusal, is_other, latest.step if latest is not None else 0, self.bars.room_for(), is_coded
-        )
+        return Tried(answer, refusal, is_other, self.bars.room_for(), is_coded=not status.cache.codec.is_exact)
 
     def provenance(self, state: Tried) -> Provenance | None:
         answer = state.answer
         if answer is None:
             return None if state.refusal else Provenance("predicted · asked", "predicted")
         how = "estimate" if answer.is_estimate else "recomputed"
-        live = self._models.timeline.live  # an edit after the newest step is a node of its own
-        is_old = answer.step not in (state.newest, live)
-        sentence = f"what if · {how} on a copy · step {answer.step}, live {live}"
+        is_old = self.is_old(answer)
+        sentence = f"what if · {how} on a copy · step {answer.step}, live {self._models.timeline.live}"
         kind = "predicted" if answer.is_estimate else "recomputed"
         return Provenance(f"{how} · step {answer.step}" if is_old else how, "past" if is_old else kind, sentence)
 
@@ -496,9 +487,8 @@ class WhatIfView(MeasuringView[Tried]):
         set_text_role(self.verdict, "selected" if answer.top1_changed else "text")
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
         self._arrange()
-        self.refresh()
+        super().resizeEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)

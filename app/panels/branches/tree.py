@@ -643,8 +643,8 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         painter.setPen(theme.color("muted"))
         if (width := self._bytes_width()) > 0:
             held = self.drawn.num_bytes.get(row.branch.tip)
-            told = size_words(held) if held is not None or self._is_let_go(row) else ""
-            self._text.right(painter, right, middle, told if width == BYTES_WIDTH else told.split(" + ")[0])
+            size = size_words(held) if held is not None or self._is_let_go(row) else ""
+            self._text.right(painter, right, middle, size if width == BYTES_WIDTH else size.split(" + ")[0])
             right -= width
         if self._room.width() >= ROOM_FOR_STEPS:
             self._fixed.right(painter, right, middle, thousands(row.branch.num_nodes))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, QSize, Qt, QTimer
 from PySide6.QtGui import QFont, QHideEvent, QImage, QShowEvent
-from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from app.draw.colormap import Floats
 from app.draw.format import brief, exact, short_dtype, thousands, token_label
@@ -25,7 +25,7 @@ from app.draw.matrix import LayerName, Matrix, layer_limits, matrix_of, on_same_
 from app.kit.asking import mode_named
 from app.kit.dialog import ask_path
 from app.kit.fields import Option, SmallBox
-from app.kit.files import png_bytes, save_text
+from app.kit.files import png_bytes
 from app.kit.heatmap import Marks
 from app.kit.map_view import LensMenu, MatrixMaps
 from app.kit.plot import Plot
@@ -266,7 +266,7 @@ class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
             is_pooled = cell.last > cell.first
             tokens = f"tokens {cell.span}, extremes" if is_pooled else f"token {cell.span} {name(cell.first)}"
         else:
-            numbers = [f"{told} ({one.span})" if one else told for told, one in zip(numbers, cells, strict=True)]
+            numbers = [f"{number} ({one.span})" if one else number for number, one in zip(numbers, cells, strict=True)]
             tokens = "(tokens)"
         where = f"{cell.place.words(self.layer_words)} · {tokens}"
         return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
@@ -781,10 +781,13 @@ class CompareView(View[CompareShown]):
 
     def save_report(self) -> None:
         """Ask for a file and write the comparison as an HTML page."""
-        from app.panels.compare.view import ask_and_save
+        if (compared := self._models.comparison.now) is None:
+            return
 
-        if told_words := ask_and_save(self._models, self.shown, self):
-            self.message.emit(told_words)
+        def text() -> str:
+            return page(report_of(self._models, compared, self.shown), current_theme())
+
+        self.save_text_as("Save report", "comparison.html", "HTML page (*.html)", text, "Report saved to")
 
 
 # ---- the report: an HTML page that loads nothing from elsewhere ------------------------------------------------------
@@ -806,15 +809,6 @@ class Report(Struct, frozen=True):
     pictures: tuple[tuple[str, bytes], ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[tuple[str, str, str], ...] = ()
-
-
-def ask_and_save(models: Models, shown: CompareMapsState | None, parent: QWidget) -> str:
-    """Ask for a file and write the report; returns the message for the status line, empty if no file was chosen."""
-    path, _ = QFileDialog.getSaveFileName(parent, "Save report", "comparison.html", "HTML page (*.html)")
-    if not path or models.comparison.now is None:
-        return ""
-    report = report_of(models, models.comparison.now, shown)
-    return save_text(page(report, current_theme()), Path(path)) or f"Report saved to {path}"
 
 
 def report_of(models: Models, compared: ComparisonStarted, shown: CompareMapsState | None) -> Report:

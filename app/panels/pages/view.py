@@ -507,8 +507,8 @@ class PagesView(View[PagesState]):
         pools, is_wide = record.page_maps, self.width() >= _WIDE
         seq_ids = [sequence.seq_id for sequence in status.now.sequences]
         selected, lines = chosen_page(self._models, record), tuple(record_lines(record))
-        told = self._pointed or selected
-        is_there = told is not None and told[0] < len(pools) and told[1] < pools[told[0]].num_pages
+        page = self._pointed or selected
+        is_there = page is not None and page[0] < len(pools) and page[1] < pools[page[0]].num_pages
         return PagesState(
             record=record,
             mode=self._mode,
@@ -519,7 +519,7 @@ class PagesView(View[PagesState]):
             mine=tuple(self._mine(record, pool) for pool in range(len(pools))) if len(seq_ids) > 1 else (),
             pointed=self._pointed,
             keys=legend_keys(pools, self._mode, seq_ids, grid_colors(current_theme())),
-            readout=self._readout_of(record, *told) if told is not None and is_there else (),
+            readout=self._readout_of(record, *page) if page is not None and is_there else (),
             noted=tuple(tuple(self._models.bookmarks.on_pages(pool)) for pool in range(len(pools))),
             events=lines or ("The step took no page and let go of none.",),
         )

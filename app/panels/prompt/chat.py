@@ -739,27 +739,29 @@ class ChatEditor(QWidget):
 
     # ---- answers of the engine -----------------------------------------------------------------------------------
 
-    def show_preview(self, told: Previewed) -> None:
+    def show_preview(self, preview: Previewed) -> None:
         """Show the tokens of the conversation; if an answer was waited for, add it as the next turn."""
-        if self._wants_answer and told.reuse is not None:
+        if self._wants_answer and preview.reuse is not None:
             self._wants_answer = False
-            self._take_answer(told.answer)
+            self._take_answer(preview.answer)
             self._on_typed()
             self.ask()
             return
-        model, reuse = self._models.status.model, told.reuse
+        model, reuse = self._models.status.model, preview.reuse
         special = frozenset(model.special_ids) if model is not None else frozenset()
         differs = -1 if reuse is None or reuse.position is None else reuse.position
         kept = 0 if reuse is None else reuse.num_reused
-        self.rendered.show_tokens(told.token_ids, told.texts, special, kept, differs)
+        self.rendered.show_tokens(preview.token_ids, preview.texts, special, kept, differs)
         info = selected_info(self._models)
         if reuse is None and info is not None and info.seq_id == self._of:
             reuse = info.why_not_reused if isinstance(info.why_not_reused, ContinuedFrom) else None
             if reuse is not None and reuse.position is None and not reuse.why:
                 reuse = None  # all was kept: the turn itself says how much
         self._show_about()
-        is_warning = bool(told.note) and not self._is_joined
-        self._say(told.note if is_warning else "" if reuse is None else reuse.words(quoted_whole), is_wrong=is_warning)
+        is_warning = bool(preview.note) and not self._is_joined
+        self._say(
+            preview.note if is_warning else "" if reuse is None else reuse.words(quoted_whole), is_wrong=is_warning
+        )
 
     def _take_answer(self, text: str) -> None:
         """Add the answer as the next turn, and an empty one behind it; one that was taken before, and has grown, is

@@ -188,10 +188,10 @@ class SamplingButton(Themed, QToolButton):
         self.setAccessibleName(f"{tip}: {self.text()}")
 
 
-def without_turn_end(told: SamplingParams) -> SamplingParams:
+def without_turn_end(params: SamplingParams) -> SamplingParams:
     """The sampling of a sequence as the user chose it: without its logit bias, which an edit has set, and without the
     text that ends an answer, which its conversation has added."""
-    return replace(told, bias=None, stop=tuple(text for text in told.stop if text not in TURN_ENDS))
+    return replace(params, bias=None, stop=tuple(text for text in params.stop if text not in TURN_ENDS))
 
 
 def seed_field() -> QSpinBox:
@@ -203,7 +203,7 @@ def seed_field() -> QSpinBox:
 
 
 class SamplingOf(QObject):
-    """Shows the selected sequence's sampling in button and seed, whenever `show_told` is called. Signal:
+    """Shows the selected sequence's sampling in button and seed, whenever `show_reported` is called. Signal:
     `wished(params)`, when the user changes it.
 
     Until the engine has confirmed a change, the fields keep it: what the engine reports until then is older.
@@ -224,22 +224,22 @@ class SamplingOf(QObject):
     def params(self) -> SamplingParams:
         return self._button.params(self._seed.value())
 
-    def show_told(self) -> None:
+    def show_reported(self) -> None:
         """Show the sampling that the engine reports for the selected sequence."""
         info, seq_id = selected_info(self._models), self._models.selection.now.seq_id
-        told = without_turn_end(info.sampling) if info is not None else None
-        if told is None or self._shown_of != seq_id:
+        reported = without_turn_end(info.sampling) if info is not None else None
+        if reported is None or self._shown_of != seq_id:
             self._asked.clear()
-        self._shown_of = seq_id if told is not None else None
+        self._shown_of = seq_id if reported is not None else None
         asked = self._asked
-        if told is not None and told.max_new_tokens is None:  # a text has no limit, whatever the field says
+        if reported is not None and reported.max_new_tokens is None:  # a text has no limit, whatever the field says
             asked = [replace(each, max_new_tokens=None) for each in asked]
-        if told in asked:
-            del self._asked[: asked.index(told) + 1]
-        elif told is not None and not self._asked:
-            self._button.show_params(told)
+        if reported in asked:
+            del self._asked[: asked.index(reported) + 1]
+        elif reported is not None and not self._asked:
+            self._button.show_params(reported)
             with QSignalBlocker(self._seed):
-                self._seed.setValue(min(told.seed, self._seed.maximum()))
+                self._seed.setValue(min(reported.seed, self._seed.maximum()))
 
     def _on_changed(self) -> None:
         if self._shown_of is not None:
@@ -249,4 +249,4 @@ class SamplingOf(QObject):
     def _on_failed(self, text: str) -> None:
         if text and self._asked:
             self._asked.clear()
-            self.show_told()
+            self.show_reported()

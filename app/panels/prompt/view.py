@@ -532,7 +532,7 @@ class PromptPanel(View[PromptState]):
             self._show_mode()
             self._on_typing()
             self._count()
-        self._sampling_of.show_told()
+        self._sampling_of.show_reported()
         super().refresh()
 
     def read(self) -> PromptState:

@@ -64,7 +64,7 @@ class Desk:
             "rows": self.window.head,
             "timeline": self.window.timeline,
         }
-        place = places.get(declared.where, self.window.tokens.strip)
+        place = places.get(declared.where, self.window.tokens.canvas)
         place.setFocus()
         QApplication.processEvents()
         assert action.isEnabled(), self.window.actions_.reason(name)

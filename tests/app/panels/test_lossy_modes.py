@@ -54,7 +54,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
             np.testing.assert_array_equal(again.absent, then.absent)
     assert not window.wall.canvas.marks.alarms  # a ghost is no NaN
     drops = not spec.retention.keeps_all
-    assert (window.tokens.strip.chips.holders is not None) == drops
+    assert (window.tokens.canvas.chips.holders is not None) == drops
     assert (window.head.map.marks.ghosts is not None) == drops
 
     window.actions_["run.go_on"].trigger()
@@ -68,7 +68,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     assert "ms" in models.status.notice
     assert models.pictures.wall.absent is None
     assert models.pictures.wall.provenance == "live cache"
-    assert window.tokens.strip.chips.holders is None
+    assert window.tokens.canvas.chips.holders is None
     driver.look_at(1)
     assert models.pictures.wall.provenance == "as stored now"  # computed anew: that step read other rows
 
@@ -91,7 +91,7 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     facts = window.inspector.facts.text()
     assert f"evicted at step {record.step}" in facts
     assert "held by" in facts
-    tip = window.tokens.strip.words(models.timeline.tokens(0)[position])
+    tip = window.tokens.canvas.words(models.timeline.tokens(0)[position])
     assert "of 24 heads" in tip
     assert "of 6 layers" in tip
     # the newest query still looked at what went after it
@@ -107,7 +107,7 @@ def test_the_strip_knows_who_holds_what_without_the_wall(drive: Callable[..., Dr
     driver.window.docks.docks["wall"].hide()
     driver.send(TEXT)
     driver.steps(1)
-    holders = driver.window.tokens.strip.chips.holders
+    holders = driver.window.tokens.canvas.chips.holders
     assert holders is not None
     assert holders.all_heads == 24
     assert int(holders.heads.sum()) == 24 * 14

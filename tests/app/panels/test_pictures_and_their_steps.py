@@ -21,7 +21,7 @@ from tests.app.panels.conftest import STEPS
 def steps_shown(shell: Shell) -> dict[str, int]:
     """The step that each part of the window shows at present."""
     window = shell.window
-    tokens = window.tokens.strip.chips.tokens
+    tokens = window.tokens.canvas.chips.tokens
     panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
     said = {name: re.search(r"step ([\d,]+)", panel.provenance_label.whole) for name, panel in panels.items()}
     return {

@@ -223,7 +223,7 @@ def test_a_fork_of_a_sequence_without_pages_has_its_tokens(drive: Callable[..., 
     driver.wait_until_idle(lambda: models.selection.now.seq_id == 2)
     assert [token.token_id for token in models.timeline.tokens(2)] == known
     assert f"with {len(known)} tokens: its rows are computed when it goes on" in models.status.notice
-    assert driver.window.tokens.strip.chips.tokens == models.timeline.tokens(2)
+    assert driver.window.tokens.canvas.chips.tokens == models.timeline.tokens(2)
 
 
 def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: Callable[..., Driver]) -> None:

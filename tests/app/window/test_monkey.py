@@ -43,7 +43,7 @@ def check_invariants(shell: Shell) -> None:
     )  # an edit after the newest step has a number of its own
     assert f"step {counted} " in shell.window.top.counter.accessibleName()
     assert shell.window.timeline.accessibleDescription().split(",")[0] == f"step {counted}"
-    assert len(shell.window.tokens.strip.chips.tokens) == timeline.num_tokens(now.seq_id, now.step)
+    assert len(shell.window.tokens.canvas.chips.tokens) == timeline.num_tokens(now.seq_id, now.step)
 
 
 def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

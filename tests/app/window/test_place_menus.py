@@ -113,7 +113,7 @@ def test_a_bookmark_is_set_on_what_the_panel_in_use_shows(running: Shell) -> Non
     kinds = {}
     for name in ("wall", "head", "tokens", "inspector"):
         window.activateWindow()
-        (window.tokens.strip if name == "tokens" else window.panels[name]).setFocus()
+        (window.tokens.canvas if name == "tokens" else window.panels[name]).setFocus()
         QApplication.processEvents()
         kinds[name] = window.note_menu.kind
     window.timeline.setFocus()

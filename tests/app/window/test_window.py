@@ -182,7 +182,7 @@ def test_space_replays_on_the_timeline(running: Shell, qtbot: QtBot) -> None:
 
 
 def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell, qtbot: QtBot) -> None:
-    bar, strip = running.window.timeline, running.window.tokens.strip
+    bar, strip = running.window.timeline, running.window.tokens.canvas
     middle, end = QPoint(round(bar.track.x_of(10)), bar.height() // 2), QPoint(bar.width() - 2, bar.height() // 2)
     qtbot.mousePress(bar, Qt.MouseButton.LeftButton, pos=middle)
     turn(running)

@@ -47,7 +47,7 @@ def head_place(shell: Shell, position: int, channel: int) -> QPointF:
 
 
 def token_place(shell: Shell, index: int) -> QPointF:
-    return QPointF(shell.window.tokens.strip.token_rect(index).center())
+    return QPointF(shell.window.tokens.canvas.token_rect(index).center())
 
 
 def wall_place(shell: Shell, layer: int, kv_head: int, share: float) -> QPointF:
@@ -57,7 +57,7 @@ def wall_place(shell: Shell, layer: int, kv_head: int, share: float) -> QPointF:
 
 
 def test_a_drag_over_tokens_and_the_menu_zero_their_rows_in_every_layer(desk: Shell, engine: FakeEngine) -> None:
-    strip = desk.window.tokens.strip.viewport()
+    strip = desk.window.tokens.canvas.viewport()
     drag(strip, token_place(desk, 4), token_place(desk, 7))
     assert desk.models.selection.now.area == Rows(4, 8)
     menu = press_right(strip, token_place(desk, 5))
@@ -70,7 +70,7 @@ def test_a_drag_over_tokens_and_the_menu_zero_their_rows_in_every_layer(desk: Sh
 
 
 def test_a_drag_backwards_is_the_same_and_a_click_gives_it_up(desk: Shell) -> None:
-    strip = desk.window.tokens.strip.viewport()
+    strip = desk.window.tokens.canvas.viewport()
     drag(strip, token_place(desk, 7), token_place(desk, 4))
     assert desk.models.selection.now.area == Rows(4, 8)
     QTest.mouseClick(strip, LEFT, pos=token_place(desk, 9).toPoint())
@@ -152,7 +152,7 @@ def test_a_drag_over_the_attention_row_takes_the_kv_heads_that_are_read(desk: Sh
 
 def test_nothing_is_edited_while_looking_back(desk: Shell, engine: FakeEngine) -> None:
     desk.models.selection.update(step=7)
-    drag(desk.window.tokens.strip.viewport(), token_place(desk, 2), token_place(desk, 3))
+    drag(desk.window.tokens.canvas.viewport(), token_place(desk, 2), token_place(desk, 3))
     assert desk.window.actions_.reason("edit.zero") == "edits are made on the live step: go to this one first"
     desk.intents.on_edited(Zero(0, Rows(2, 4)))
     assert not made(engine)
@@ -181,7 +181,7 @@ def test_a_candidate_is_biased_by_a_dialog_that_begins_with_it(desk: Shell, engi
 
 
 def test_shift_with_the_arrows_selects_token_by_token(desk: Shell) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     QTest.mouseClick(strip.viewport(), LEFT, pos=token_place(desk, 4).toPoint())
     for _ in range(3):
         QTest.keyClick(strip, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)

@@ -31,7 +31,7 @@ def test_an_edit_is_marked_where_it_was_made_and_nowhere_else(desk: Shell, engin
     turn(desk)
     boxes = desk.window.head.state.edited
     assert [(box.start, box.stop, box.first, box.last) for box in boxes] == [(3, 7, 5, 7), (3, 7, 9, 10)]
-    assert [len(desk.window.tokens.strip.chips.edited)] == [1]
+    assert [len(desk.window.tokens.canvas.chips.edited)] == [1]
     assert desk.window.head.provenance_label.text.endswith("edited")
     assert "edited by hand since step 21" in desk.window.head.provenance_label.whole
     desk.models.selection.update(kv_head=2)
@@ -192,7 +192,7 @@ def test_a_file_that_holds_no_edits_says_so(text: str, why: str) -> None:
 
 
 def strip_texts(shell: Shell) -> list[str]:
-    return [token.text for token in shell.window.tokens.strip.chips.tokens]
+    return [token.text for token in shell.window.tokens.canvas.chips.tokens]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_
     desk.intents.on_edited(ReplaceTokens(0, 4, ids, how, 2))  # type: ignore[arg-type]
     turn(desk)
     assert strip_texts(desk) == [*before[:4], *(f"<{token_id}>" for token_id in ids), *before[6:]]
-    tokens = desk.window.tokens.strip.chips.tokens
+    tokens = desk.window.tokens.canvas.chips.tokens
     assert [token.position for token in tokens] == list(range(count))
     is_anew = how == "re-prefill"  # written by the edit, and what they were surprised by is not known of the new text
     made_at = desk.models.timeline.live
@@ -223,7 +223,7 @@ def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_
 def test_whole_heads_outline_no_token_and_the_inspector_names_edits(desk: Shell) -> None:
     desk.models.selection.update(position=0, area=Rows(0, 24, (1,), (2,)))
     turn(desk)
-    assert desk.window.tokens.strip.chips.area is None
+    assert desk.window.tokens.canvas.chips.area is None
     desk.intents.on_edited(Zero(0, Rows(3, 7, (2,))))
     desk.models.selection.update(position=5)
     turn(desk)
@@ -232,7 +232,7 @@ def test_whole_heads_outline_no_token_and_the_inspector_names_edits(desk: Shell)
 
 
 def test_longer_tokens_that_were_put_in_move_those_behind_them(desk: Shell) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     before = strip.token_rect(5)
     desk.intents.on_edited(ReplaceTokens(0, 4, (123456,), "overwrite", 1))
     turn(desk)

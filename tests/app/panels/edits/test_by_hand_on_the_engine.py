@@ -59,7 +59,7 @@ def drag_over(driver: Driver, panel: str) -> tuple[QWidget, QPointF, Rows]:
     """A drag over some rows there: the widget, a place in the middle, and the rows."""
     window = driver.window
     if panel == "strip":
-        strip = window.tokens.strip
+        strip = window.tokens.canvas
         first, last = (QPointF(strip.token_rect(index).center()) for index in (4, 6))
         drag(strip.viewport(), first, last)
         return strip.viewport(), first, Rows(4, 7)
@@ -136,7 +136,7 @@ def test_an_impossible_edit_by_mouse_is_refused_and_changes_nothing(driver: Driv
     drag(window.head.map, head_place(driver, 3, 2), head_place(driver, 5, 6))  # some channels
     for entry, why in (("Mask", "a row is hidden as a whole"), ("Drop", "as a whole")):
         assert why in barred(window.head.map, head_place(driver, 4, 4), entry)
-    strip, count = window.tokens.strip, models.timeline.num_tokens(0)
+    strip, count = window.tokens.canvas, models.timeline.num_tokens(0)
     drag(strip.viewport(), *(QPointF(strip.token_rect(index).center()) for index in (0, count - 1)))
     for entry in ("Drop", "Mask"):
         assert "newest" in barred(strip.viewport(), QPointF(strip.token_rect(3).center()), entry)

@@ -149,7 +149,7 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     assert (source.text, source.kind) == ("after the edit", "recorded"), "it stays so where the engine is lost"
     assert {row.key: (row.bars[0].is_faded, row.is_bold) for row in rows}[best] == (True, False)
     chosen = next(row for row in rows if row.is_bold)
-    pending = growing.window.tokens.strip.chips.pending
+    pending = growing.window.tokens.canvas.chips.pending
     assert pending != part.sampled_text
     growing.window.actions_["run.step"].trigger()
     done = len(growing.models.timeline)

@@ -100,7 +100,7 @@ def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     window.docks.docks["pages"].raise_()
     desk.wait_until_idle()
     token = models.timeline.tokens(0)[4]
-    pictures = (window.timeline, window.tokens.strip, window.pages.canvas, window.wall.canvas)
+    pictures = (window.timeline, window.tokens.canvas, window.pages.canvas, window.wall.canvas)
     before = [ink(picture.grab().toImage()) for picture in pictures]
     for target in (OnStep(3), OnToken(token.step, 0, 4), OnPage(8, 0, 1), OnHead(8, 0, 2, 1)):
         desk.intents.on_bookmark_put(Bookmark(target, "why"))
@@ -109,7 +109,7 @@ def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     assert all(now > was for was, now in zip(before, after, strict=True)), (before, after)
     tips = [window.timeline.tip_at(QPoint(x, 20)) for x in range(window.timeline.width())]
     assert {"step 3"} == {tip.partition(" ·")[0] for tip in tips if "bookmark of step 3: why" in tip}
-    QApplication.sendEvent(window.tokens.strip.viewport(), tip_at(window.tokens.strip.token_rect(4).center()))
+    QApplication.sendEvent(window.tokens.canvas.viewport(), tip_at(window.tokens.canvas.token_rect(4).center()))
     assert "bookmark of step" in QToolTip.text()
     window.pages.choose_page(0, 1)
     assert window.pages.state is not None
@@ -125,15 +125,15 @@ def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) ->
     models = desk.models
     token = models.timeline.tokens(0)[-1]
     put(desk, Bookmark(OnToken(token.step, 0, token.position), "the road that was taken"))
-    assert desk.window.tokens.strip.chips.noted
-    assert "the road that was taken" in desk.window.tokens.strip.words(token)
+    assert desk.window.tokens.canvas.chips.noted
+    assert "the road that was taken" in desk.window.tokens.canvas.words(token)
     desk.intents.send(GoTo(5))
     desk.wait_until_idle(lambda: models.history.live == 5)
     desk.steps(4)
     other = models.timeline.token(0, token.position)
     assert other is not None
     assert other.step != token.step
-    assert "the road that was taken" not in desk.window.tokens.strip.words(other)
+    assert "the road that was taken" not in desk.window.tokens.canvas.words(other)
     row = desk.window.notes.table.cells.rows[0]
     assert row[1].text.endswith("another branch")
     live = models.history.live

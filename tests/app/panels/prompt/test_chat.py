@@ -154,7 +154,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     notes = [row.note.text() for row in prompt.chat.turns.rows]
     assert notes == ["", "", f"{kept} of {len(ids_of(whole))} tokens reused from the cache"]
     driver.window.tokens.refresh()
-    assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
+    assert ids_of(BEGIN)[0] in driver.window.tokens.canvas.chips.special
 
     # going back shows the turns of then; a new conversation begins with an empty turn
     driver.intents.send(GoTo(0))

@@ -27,8 +27,8 @@ def desk(shell: Shell, engine: FakeEngine) -> Shell:
     turn(shell)
     shell.intents.on_run_to(STEPS)
     turn(shell)
-    assert shell.window.tokens.strip.verticalScrollBar().maximum() > 20 * ROW_HEIGHT
-    assert is_at_end(shell.window.tokens.strip)
+    assert shell.window.tokens.canvas.verticalScrollBar().maximum() > 20 * ROW_HEIGHT
+    assert is_at_end(shell.window.tokens.canvas)
     return shell
 
 
@@ -43,7 +43,7 @@ def scroll(strip: TokenCanvas, notches: int) -> None:
 
 
 def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, engine: FakeEngine) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     desk.models.selection.update(step=100)
     turn(desk)
     assert is_at_end(strip)
@@ -59,7 +59,7 @@ def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, e
 
 
 def test_the_newest_is_followed_in_every_layout(desk: Shell) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     for layout in ("learn", "truth", "inspect"):
         desk.window.arrange(layout)
         turn(desk)
@@ -72,7 +72,7 @@ def test_the_newest_is_followed_in_every_layout(desk: Shell) -> None:
 
 
 def test_a_reader_who_scrolled_away_stays_and_finds_back(desk: Shell, qtbot: QtBot) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     scroll(strip, 5)
     here = strip.verticalScrollBar().value()
     assert here < strip.verticalScrollBar().maximum()
@@ -89,7 +89,7 @@ def test_a_reader_who_scrolled_away_stays_and_finds_back(desk: Shell, qtbot: QtB
 
 
 def test_a_wheel_back_to_the_end_follows_again(desk: Shell) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     scroll(strip, 5)
     assert not strip.follower.is_following
     scroll(strip, -9)
@@ -97,7 +97,7 @@ def test_a_wheel_back_to_the_end_follows_again(desk: Shell) -> None:
 
 
 def test_a_token_brought_into_view_from_elsewhere_stays_there(desk: Shell) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     desk.models.selection.update(position=3)
     turn(desk)
     assert strip.verticalScrollBar().value() == 0
@@ -108,7 +108,7 @@ def test_a_token_brought_into_view_from_elsewhere_stays_there(desk: Shell) -> No
 
 
 def test_a_reader_keeps_the_place_in_another_width(desk: Shell) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     strip.verticalScrollBar().setValue(5 * ROW_HEIGHT)
     strip.follower.follow_if_at_end()
     first = strip.index_at(QPoint(PADDING, 0))
@@ -146,7 +146,7 @@ def blended(theme: Theme, surprisal: float) -> str:
 
 
 def test_a_click_behind_the_last_chip_of_a_row_selects_nothing(desk: Shell, qtbot: QtBot) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     strip.verticalScrollBar().setValue(0)
     rects = [strip.token_rect(index) for index in range(len(strip.chips.tokens))]
     ends = [a for a, b in pairwise(rects) if b.top() > a.top() and strip.viewport().width() - a.right() > 6]
@@ -157,7 +157,7 @@ def test_a_click_behind_the_last_chip_of_a_row_selects_nothing(desk: Shell, qtbo
 
 
 def test_the_way_back_to_the_newest_covers_no_token(desk: Shell, qtbot: QtBot) -> None:
-    strip = desk.window.tokens.strip
+    strip = desk.window.tokens.canvas
     whole = strip.viewport().height()
     scroll(strip, 6)
     turn(desk)

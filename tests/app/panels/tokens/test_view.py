@@ -22,7 +22,7 @@ from tests.app.painted import shapes
 
 
 def test_clicking_a_chip_selects_its_position(running: Shell, qtbot: QtBot) -> None:
-    strip = running.window.tokens.strip
+    strip = running.window.tokens.canvas
     point = strip.token_rect(7).center()
     assert strip.index_at(point) == 7
     qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
@@ -40,7 +40,7 @@ def test_a_token_that_no_numbers_have_chosen_is_not_shown_as_the_next(
     running.models.timeline.append([replace(record, sequences=(part,))])
     running.models.timeline.announce()
     turn(running)
-    assert running.window.tokens.strip.chips.pending == pending
+    assert running.window.tokens.canvas.chips.pending == pending
 
 
 def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
@@ -84,7 +84,7 @@ def test_only_what_is_visible_is_painted_and_a_step_paints_its_end(
     engine.loaded()
     shell.models.timeline.append([samples.step_record(0, num_tokens)])
     turn(shell)
-    strip = shell.window.tokens.strip
+    strip = shell.window.tokens.canvas
     texts = [shape for shape in shapes(strip.viewport()) if shape.style.startswith("text")]
     assert 30 < len(texts) < 400
     assert strip.viewport().rect().contains(strip.token_rect(num_tokens - 1))
@@ -126,7 +126,7 @@ def test_token_texts_are_inert_everywhere(running: Shell) -> None:
     def shown() -> list[str]:
         window.grab()
         told = [words for widget in window.findChildren(QWidget) for words in said(widget)]
-        told.append(window.tokens.strip.words(running.models.timeline.tokens(0)[-1]))
+        told.append(window.tokens.canvas.words(running.models.timeline.tokens(0)[-1]))
         return told
 
     for text in HOSTILE:
@@ -153,16 +153,16 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
     assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
     assert panel.detail.text() == "surprisal: comes when the engine rests"
-    assert f"\nsurprisal: {why}" in panel.strip.words(tokens[4])
+    assert f"\nsurprisal: {why}" in panel.canvas.words(tokens[4])
     for position, expected in ((0, "nothing predicted it"), (4, why)):
         shell.models.selection.update(position=position)
         turn(shell)
         inspector = shell.window.panels["inspector"]
         assert [fact.text for fact in inspector.state.facts if fact.label == "surprisal"] == [expected]  # type: ignore[attr-defined]
-    painted = Repainted(panel.strip.viewport())
+    painted = Repainted(panel.canvas.viewport())
     engine.emit(PromptSurprisal(0, 0, 1, (6.5, 2.5)), PromptSurprisal(0, 0, 4, (0.25, 7.5)))
     turn(shell)
-    assert all(painted.meets(panel.strip.token_rect(index)) for index in (1, 2, 4, 5))
+    assert all(painted.meets(panel.canvas.token_rect(index)) for index in (1, 2, 4, 5))
     assert [token.surprisal for token in shell.models.timeline.tokens(0)][:6] == [None, 6.5, 2.5, 1.5, 0.25, 7.5]
     assert panel.detail.text() == "surprisal"
     facts = shell.window.panels["inspector"].state.facts  # type: ignore[attr-defined]
@@ -170,7 +170,7 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
 
 
 def test_a_tip_says_what_the_marks_of_a_token_mean(running: Shell) -> None:
-    strip = running.window.tokens.strip
+    strip = running.window.tokens.canvas
     first, start, later = (strip.chips.tokens[at] for at in (0, samples.PROMPT, samples.PROMPT + 1))
     assert first.token_id not in strip.chips.special
     strip.show_chips(replace(strip.chips, special=frozenset({first.token_id})))
