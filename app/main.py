@@ -174,7 +174,7 @@ class Program(QObject):
         where `choice` says, only the choice is saved."""
         if choice:
             self._engine.choice = self._settings.engine = choice
-            if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:
+            if self._engine.is_as_chosen and not self.shell.models.status.loss:
                 self._show_choice()
                 return
         self._engine.restart(self.shell.models.status.cache)

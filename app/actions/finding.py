@@ -356,7 +356,7 @@ def checked(place: dict[str, Any], models: Models) -> dict[str, Any]:
     if "kv_head" in place and head >= row.num_kv_heads:
         raise InputError(f"Layer {layer} has no kv head {thousands(head)}{_until(row.num_kv_heads - 1)}")
     shown = place.get("step", now.step)
-    count = models.timeline.num_tokens(now.seq_id, None if shown == models.timeline.live else shown)
+    count = models.timeline.num_tokens(now.seq_id, None if shown == models.history.live else shown)
     if (position := place.get("position")) is not None and "step" not in place and position >= count:
         raise InputError(f"There is no token {thousands(position)}{_until(count - 1 if count else None)}")
     width = row.key_dim if place.get("lens", now.lens).startswith("keys") else row.value_dim

@@ -11,10 +11,6 @@ from engine.errors import InputError
 from engine.spec.cache import parameters_of
 
 
-def needs_engine(models: Models) -> str:
-    return models.status.why_no_engine
-
-
 def while_loading(models: Models) -> str:
     """An action during loading would act on the session that the load is about to replace."""
     return "a model is being loaded: wait for it, or cancel" if models.status.is_loading else ""
@@ -23,13 +19,13 @@ def while_loading(models: Models) -> str:
 def needs_model(models: Models) -> str:
     status = models.status
     why_none = "the model is unloaded: load it again" if status.is_unloaded else "no model is loaded yet"
-    return needs_engine(models) or while_loading(models) or ("" if status.model is not None else why_none)
+    return models.status.why_no_engine or while_loading(models) or ("" if status.model is not None else why_none)
 
 
 def needs_former(models: Models) -> str:
     """A session that another one has replaced in this window."""
     why_none = "" if models.kept_sessions.former is not None else "no other session has ended in this window"
-    return needs_engine(models) or while_loading(models) or why_none
+    return models.status.why_no_engine or while_loading(models) or why_none
 
 
 def needs_unloaded(models: Models) -> str:
@@ -37,7 +33,11 @@ def needs_unloaded(models: Models) -> str:
     status = models.status
     if not status.is_known or status.model is not None:
         return "the model is loaded" if status.model is not None else "no model was loaded yet"
-    return needs_engine(models) or while_loading(models) or ("" if status.last_source else "no model was loaded yet")
+    return (
+        models.status.why_no_engine
+        or while_loading(models)
+        or ("" if status.last_source else "no model was loaded yet")
+    )
 
 
 def needs_live(models: Models) -> str:
@@ -110,13 +110,13 @@ def needs_no_file(models: Models) -> str:
 
 def needs_file(models: Models) -> str:
     """An opened file."""
-    return "no file is open" if not models.status.has_file else needs_engine(models)
+    return "no file is open" if not models.status.has_file else models.status.why_no_engine
 
 
 def needs_resumable(models: Models) -> str:
     """An opened file that decoding can continue from with its model."""
     opened = models.status.opened
-    return "no file is open" if opened is None else opened.why_not or needs_engine(models)
+    return "no file is open" if opened is None else opened.why_not or models.status.why_no_engine
 
 
 def needs_prompt(models: Models) -> str:
@@ -126,7 +126,7 @@ def needs_prompt(models: Models) -> str:
 def needs_prompt_or_load(models: Models) -> str:
     """A prompt for the live model, or for the one that is being loaded."""
     if is_model_expected(models):
-        return needs_engine(models) or models.draft.problem
+        return models.status.why_no_engine or models.draft.problem
     return needs_prompt(models)
 
 
@@ -183,7 +183,7 @@ def needs_token_here(models: Models) -> str:
     if why_not := needs_no_file(models) or needs_token(models):
         return why_not
     token = timeline.token(now.seq_id, now.position or 0)
-    return "the live step ends with this token" if token is not None and token.step == timeline.live else ""
+    return "the live step ends with this token" if token is not None and token.step == timeline.history.live else ""
 
 
 def needs_left(models: Models) -> str:
@@ -197,7 +197,7 @@ def needs_live_past(models: Models) -> str:
 
 def needs_work(models: Models) -> str:
     status = models.status.now
-    if gone := needs_engine(models):
+    if gone := models.status.why_no_engine:
         return gone
     if not (status.running or status.work is not None or status.suspended is not None):
         return "nothing is going on"

@@ -80,7 +80,7 @@ class Controller(QObject):
     @property
     def is_idle(self) -> bool:
         """Whether the engine is idle, and every picture that is wanted has arrived and been shown."""
-        are_models_current = self.events.are_models_current and self._models.refreshes.is_empty
+        are_models_current = self.events.status.is_written and self._models.refreshes.is_empty
         return not self._models.status.is_busy and are_models_current and self.requests.are_all_answered
 
     def replay(self, *, after_load: bool = False) -> None:
@@ -93,7 +93,7 @@ class Controller(QObject):
     def _ask_for_pictures(self) -> None:
         """Request the pictures needed, unless a new prompt is about to replace all sequences."""
         status = self._models.status
-        if not (status.model is None or status.is_engine_lost or self.requests.sequences.replace_all):
+        if not (status.model is None or status.loss or self.requests.sequences.replace_all):
             self.requests.pictures.ask()
             self.requests.comparing.ask()
 
@@ -162,7 +162,7 @@ class FrameClock(QObject):
             self._words_due = max(self._words_due, now - WORDS_MS / 1e3) + WORDS_MS / 1e3
         self._controller.tick(with_words=are_words_due, pictures_first=True)
         if self.timer.isActive():
-            self.timer.setInterval(POLL_MS if self._controller.events.are_models_current else HELD_MS)
+            self.timer.setInterval(POLL_MS if self._controller.events.status.is_written else HELD_MS)
 
 
 EVERY_MS = 100

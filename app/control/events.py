@@ -47,8 +47,9 @@ class StatusWriter:
         self._known: object = None  # identity of the model that was loaded last
 
     @property
-    def has_unwritten(self) -> bool:
-        return self._unwritten is not None
+    def is_written(self) -> bool:
+        """Whether the models have been given everything that arrived."""
+        return self._unwritten is None
 
     @property
     def can_wait(self) -> bool:
@@ -142,13 +143,13 @@ class EventHandlers(QObject):
         self._sender = sender
         self._requests = requests
         self._waiting = waiting
-        self._status = StatusWriter(models, requests.measurements, requests.restore)
+        self.status = StatusWriter(models, requests.measurements, requests.restore)
         self._page_maps = PageMaps()
         self._records: list[StepRecord] = []
         self._pictures: list[Picture | PictureUpdate] = []
         self.handlers: dict[type, Callable[[Any], object]] = {
             StepRecord: self._records.append,
-            events.StateChanged: self._status.keep_newest,
+            events.StateChanged: self.status.keep_newest,
             **dict.fromkeys(PICTURES, self._pictures.append),
             EditMeasured: self._models.edits.take,
             events.Restarted: self._on_restarted,
@@ -178,11 +179,6 @@ class EventHandlers(QObject):
             **dict.fromkeys(Answer.__subclasses__(), ignore),
         }
 
-    @property
-    def are_models_current(self) -> bool:
-        """Whether the models have been given everything that arrived."""
-        return not self._status.has_unwritten
-
     def take(self, arrived: Sequence[events.Event], *, may_wait: bool) -> bool:
         """Handle events in their order, and write records and pictures into the models, pictures last.
 
@@ -196,16 +192,16 @@ class EventHandlers(QObject):
             self.handlers[type(event)](event)
             if not isinstance(event, (StepRecord, events.StateChanged, events.Failed, *PICTURES)):
                 self._sender.take(event)
-        waits = may_wait and self._status.can_wait
+        waits = may_wait and self.status.can_wait
         if not waits:
-            self._status.write()
+            self.status.write()
         self._write_records()
         self._write_pictures()
         return waits
 
     def forget_engine(self) -> None:
         """Drop all that is pending because the engine that was there will not answer any more."""
-        self._status.write()
+        self.status.write()
         self._waiting.take_pictures()
         self._requests.pictures.reset()
         self._requests.comparing.forget()
@@ -262,7 +258,7 @@ class EventHandlers(QObject):
             self._models.history.rename(first, name)
         self._models.bookmarks.set_all(event.bookmarks)
         self._requests.breakpoints.bring_back(event.stops)
-        self._status.write()  # whoever shows the place looked at asks for its pictures, which a file may not have
+        self.status.write()  # whoever shows the place looked at asks for its pictures, which a file may not have
         self.session_opened.emit(event)
 
     def _on_submitted(self, event: events.Submitted) -> None:
@@ -319,7 +315,7 @@ class EventHandlers(QObject):
 
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """Keep the record of a repeated step, except for its pages, which are those of a new pool."""
-        self._status.write()  # writing the model into the status clears the pages, so it must come first
+        self.status.write()  # writing the model into the status clears the pages, so it must come first
         if (record := self._models.history.record(event.step)) is not None:
             redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
             self._models.pages.take(redone)
@@ -327,7 +323,7 @@ class EventHandlers(QObject):
 
     def _on_redone(self, event: events.Redone) -> None:
         self._requests.restore.take(event)
-        self._status.write()
+        self.status.write()
         self._requests.pictures.reset()
         latest = self._models.timeline.live_path.latest
         if latest is not None and latest.step != event.step:
@@ -385,7 +381,7 @@ class EventHandlers(QObject):
         self._models.status.set_line(f"{event.machine} · {decimal(event.delay_ms, 0)} ms")
 
     def _notify(self, text: str) -> None:
-        self._models.status.notify(self._status.with_given_up(text))
+        self._models.status.notify(self.status.with_given_up(text))
 
 
 def _added_words(event: events.NodeAdded) -> str:

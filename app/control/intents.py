@@ -63,7 +63,7 @@ class Intents(QObject):
         """Send what a view wants: a command of the user, or a question of its own."""
         if isinstance(wanted, Command):
             self.send(wanted)
-        elif not self._models.status.is_engine_lost:
+        elif not self._models.status.loss:
             self._sender.ask(wanted)
             self._waiting.wake()
 
@@ -73,7 +73,7 @@ class Intents(QObject):
         if isinstance(command, commands.BeginBranch) and command.step is None:
             self._go_on_otherwise(command)
             return
-        if not self._models.status.is_engine_lost and not isinstance(command, Request):
+        if not self._models.status.loss and not isinstance(command, Request):
             self._models.status.fail("")
         requests = self._requests
         match command:
@@ -166,7 +166,7 @@ class Intents(QObject):
             return
         if timeline.num_steps_ahead and timeline.live_path.num_tokens(now.seq_id) <= token.position:
             self.on_run_to(f"tokens >= {token.position + 1} and sequence = {now.seq_id}")
-        elif token.step != timeline.live:
+        elif token.step != timeline.history.live:
             self.send(commands.GoTo(token.step))
 
     def on_step_of_token(self) -> None:

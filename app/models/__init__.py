@@ -128,15 +128,12 @@ class Models:
     edits: Edits = field(default_factory=Edits)
     servers: Servers = field(default_factory=Servers)
     refreshes: RefreshQueue = field(default_factory=RefreshQueue)
+    history: HistoryTree = field(init=False)  # the whole tree; the timeline is one path of it
     breakpoints: Breakpoints = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "history", self.timeline.history)
         object.__setattr__(self, "breakpoints", Breakpoints(self.timeline, self.comparison))
         self.edits.follow(self.history)
-        self.selection.follow(self.timeline)
+        self.selection.follow(self.history)
         self.selection.changed.connect(self.timeline.on_selected)  # connected first, so that views read the new path
-
-    @property
-    def history(self) -> HistoryTree:
-        """The whole history tree; the timeline is one path of it."""
-        return self.timeline.history

@@ -7,7 +7,7 @@ A node is made by a step, or added without one (an edit, for example). Parents a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -163,7 +163,7 @@ class HistoryTree(TreeShape, QObject):
         self.names: dict[int, str] = {}  # that the user gave to branches, by first node
         self.prompts: dict[int, tuple[tuple[int, str], ...]] = {}  # (id, text) pairs of every prompt, by sequence
         self._lanes: dict[int, Lanes] = {}
-        self._open: set[int] = set()  # steps that lack surprisals, which come later
+        self.open_steps: set[int] = set()  # those that lack surprisals, which come later
         self.live: int | None = None  # the node whose state the engine has
         self._left: int | None = None  # the node that was live before the engine last went to another one
         self.version = 0  # increased with every change of the tree
@@ -222,27 +222,13 @@ class HistoryTree(TreeShape, QObject):
         """Every sequence after a node, oldest first; none where there is no such node."""
         return NO_LANES if step is None else self._lanes.get(step, NO_LANES)
 
-    def lineage(self, seq_id: int, step: int | None, now: Lanes) -> Iterator[tuple[int, int | None, int | None]]:
-        """A sequence of those in `now` as it is after a step (None: now), then the sequences it descends from, which
-        may be on other branches: each with the node up to which its tokens are shared, and how many of them (None:
-        all). Ends where the branch of an ancestor was deleted."""
-        count, lane = None, now.get(seq_id, NO_LANE)
-        yield seq_id, step, count
-        while lane.birth is not None and lane.birth.step in self:
-            parent, at, num_tokens = lane.birth
-            step = step if step is not None and self.is_on_path(step, at) else at
-            if num_tokens is not None:
-                count = num_tokens if count is None else min(count, num_tokens)
-            yield parent, step, count
-            lane = self._parent(parent, at, now)
-
-    def _parent(self, seq_id: int, step: int, now: Lanes) -> Lane:
+    def parent_lane(self, seq_id: int, step: int, now: Lanes) -> Lane:
         """A sequence that was forked after a step: as it was then, or if it was itself forked since, as it is now."""
         return self.lanes(step).get(seq_id) or now.get(seq_id, NO_LANE)
 
     def forked(self, lanes: Lanes, seq_id: int, parent: int, step: int | None, num_tokens: int | None) -> Lanes:
         """The sequences after a fork was made among them, of what its parent had after `step` (None: has)."""
-        source = lanes.get(parent, NO_LANE) if step is None else self._parent(parent, step, lanes)
+        source = lanes.get(parent, NO_LANE) if step is None else self.parent_lane(parent, step, lanes)
         birth = None if step is None else Birth(parent, step, num_tokens)
         return {**lanes, seq_id: source.fork(birth, num_tokens)}
 
@@ -273,10 +259,6 @@ class HistoryTree(TreeShape, QObject):
             ]
             lanes[part.seq_id] = lane.extend(record.step, part, served)
         return lanes
-
-    def awaits_surprisal(self, tokens: Iterable[Token]) -> bool:
-        """Whether surprisals of these tokens are still to be computed."""
-        return bool(self._open) and any(token.awaits_surprisal for token in tokens)
 
     # ---- branches ------------------------------------------------------------------------------------------------
 
@@ -311,7 +293,7 @@ class HistoryTree(TreeShape, QObject):
             self._records[record.step] = record
             self._lanes[record.step] = self._step(record)
             if _lacks_surprisal(record):
-                self._open.add(record.step)
+                self.open_steps.add(record.step)
             self.live = record.step
             taken.append(record)
         if taken:
@@ -330,7 +312,7 @@ class HistoryTree(TreeShape, QObject):
             return
         self._records[step] = record = known.with_surprisal(seq_id, first_position, values)
         if not _lacks_surprisal(record):
-            self._open.discard(step)
+            self.open_steps.discard(step)
 
         def filled(token: Token) -> Token:
             offset = token.position - first_position
@@ -381,7 +363,7 @@ class HistoryTree(TreeShape, QObject):
         self._changed.clear()
         self._clear()
         self._lanes.clear()
-        self._open.clear()
+        self.open_steps.clear()
         self.names.clear()
         self.prompts.clear()
         self.live = self._left = None
@@ -400,7 +382,7 @@ class HistoryTree(TreeShape, QObject):
         """Remove nodes whose descendants are all among them."""
         self.shape += 1
         joined = self.remove_nodes(steps)
-        self._open.difference_update(steps)
+        self.open_steps.difference_update(steps)
         for step in steps:
             self._lanes.pop(step, None)
             self._records.pop(step, None)

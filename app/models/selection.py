@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.draw.grid import TokenRange
+from app.models.history import HistoryTree
 from app.models.pictures import HEAD
 from engine.spec.edit import Rows
-
-if TYPE_CHECKING:
-    from app.models.timeline import Timeline
 
 
 class Selected(Struct, frozen=True):
@@ -55,11 +53,11 @@ class Selection(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.now = Selected()
-        self._timeline: Timeline | None = None
+        self._history: HistoryTree | None = None
 
-    def follow(self, timeline: Timeline) -> None:
-        """Set the timeline; selecting its live node is the same as following (`step` None)."""
-        self._timeline = timeline
+    def follow(self, history: HistoryTree) -> None:
+        """Set the history tree; selecting its live node is the same as following (`step` None)."""
+        self._history = history
 
     def update(self, **changes: Any) -> None:
         """Change fields of the selection; emits nothing if they stay the same. The live node becomes `step` None.
@@ -75,7 +73,7 @@ class Selection(QObject):
             changes["area"] = None
         if "step" in changes and "ahead" not in changes:
             changes["ahead"] = 0
-        if self._timeline is not None and changes.get("step") == self._timeline.live:
+        if self._history is not None and changes.get("step") == self._history.live:
             changes = {name: None if name == "step" else value for name, value in changes.items()}
         old, new = self.now, replace(self.now, **changes)
         if new != old:

@@ -132,11 +132,6 @@ class Status(QObject):
         """Whether the engine runs, works, or has not reported its status yet."""
         return not self.is_known or self.now.running or self.now.work is not None
 
-    @property
-    def is_engine_lost(self) -> bool:
-        """Whether the engine is gone or does not answer, and can be restarted."""
-        return bool(self.loss)
-
     def set_engine(self, kind: str) -> None:
         """Note where a new engine runs."""
         self.engine, self.line = kind, ""

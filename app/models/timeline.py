@@ -113,8 +113,19 @@ class Path:
         return self.history.lanes(self.tip)
 
     def lineage(self, seq_id: int, step: int | None) -> Iterator[tuple[int, int | None, int | None]]:
-        """See `HistoryTree.lineage`."""
-        return self.history.lineage(seq_id, step, self.lanes)
+        """A sequence as it is after a step (None: now), then the sequences it descends from, which may be on other
+        branches: each with the node up to which its tokens are shared, and how many of them (None: all). Ends where the
+        branch of an ancestor was deleted."""
+        history, now = self.history, self.lanes
+        count, lane = None, now.get(seq_id, NO_LANE)
+        yield seq_id, step, count
+        while lane.birth is not None and lane.birth.step in history:
+            parent, at, num_tokens = lane.birth
+            step = step if step is not None and history.is_on_path(step, at) else at
+            if num_tokens is not None:
+                count = num_tokens if count is None else min(count, num_tokens)
+            yield parent, step, count
+            lane = history.parent_lane(parent, at, now)
 
     def part(self, seq_id: int, step: int | None = None) -> SequenceStep | None:
         """What a step (None: the newest) did to a sequence; None if nothing. For a fork before its own first step, that
@@ -177,7 +188,7 @@ class Path:
 
     def awaits_surprisal(self, seq_id: int) -> bool:
         """Whether surprisals of the sequence are still to be computed."""
-        return self.history.awaits_surprisal(self.tokens(seq_id))
+        return bool(self.history.open_steps) and any(token.awaits_surprisal for token in self.tokens(seq_id))
 
 
 def _index_in(ascending: Sequence[int], number: int) -> int | None:
@@ -259,13 +270,11 @@ class Timeline(Path, QObject):
         self._forked.clear()
         self._since_change = None
         self._has_unannounced = True
-        is_longer = self.follow(self._end()) and self._continues(tip) and self.nodes[had:] == [r.step for r in taken]
+        is_longer = self.follow(self._end()) and (tip is None or self.history.is_on_path(tip, self.tip))
+        is_longer = is_longer and self.nodes[had:] == [record.step for record in taken]
         if self.tip != tip and not is_longer:
             self.reset.emit()
         self.appended.emit()
-
-    def _continues(self, tip: int | None) -> bool:
-        return tip is None or self.history.is_on_path(tip, self.tip)
 
     def replace(self, record: StepRecord) -> int | None:
         """Replace the record of a step by one with other pages or surprisals but the same tokens. Returns its index on
@@ -349,11 +358,6 @@ class Timeline(Path, QObject):
         """Whether the selected step is not on the path to the live node, which alone has its rows in the cache."""
         step, history = self._viewed, self.history
         return step is not None and step in history and not history.is_on_path(step, history.live)
-
-    @property
-    def live(self) -> int | None:
-        """The node whose state the engine has."""
-        return self.history.live
 
     @property
     def is_of_live(self) -> bool:

@@ -451,7 +451,7 @@ class WhatIfView(MeasuringView[Tried]):
             return None if state.refusal else Provenance("predicted · asked", "predicted")
         how = "estimate" if answer.is_estimate else "recomputed"
         is_old = self.is_old(answer)
-        sentence = f"what if · {how} on a copy · step {answer.step}, live {self._models.timeline.live}"
+        sentence = f"what if · {how} on a copy · step {answer.step}, live {self._models.history.live}"
         kind = "predicted" if answer.is_estimate else "recomputed"
         return Provenance(f"{how} · step {answer.step}" if is_old else how, "past" if is_old else kind, sentence)
 

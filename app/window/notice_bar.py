@@ -234,7 +234,7 @@ class Banner(Reader[Failure], Themed, QWidget):
     def read(self) -> Failure:
         status = self._models.status
         is_on_gpu = status.model is not None and status.model.device not in ("cpu", "file")
-        return Failure(status.failure, status.is_engine_lost, status.is_engine_lost and is_on_gpu)
+        return Failure(status.failure, bool(status.loss), bool(status.loss) and is_on_gpu)
 
     def show_state(self, state: Failure) -> None:
         text = state.text

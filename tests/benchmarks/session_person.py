@@ -114,7 +114,7 @@ class Person(QObject):
     def _on_time(self) -> None:
         if not self._works:
             self._begin()
-        elif self._models.status.is_engine_lost:
+        elif self._models.status.loss:
             self._shell.engine_wanted.emit("")
         elif not self._shell.controller.requests.restore.is_going_on:
             self._act()
@@ -150,7 +150,7 @@ class Person(QObject):
             f"work {status.work}, opened {status.opened is not None}, running {status.running}, "
             f"{len(self._models.history)} moments, offered {self._models.recovery.offered is not None}, "
             f"taking up {self._is_taking_up}, restoring {self._shell.controller.requests.restore.is_going_on}, "
-            f"lost {self._models.status.is_engine_lost}, failure {self._models.status.failure!r}"
+            f"lost {self._models.status.loss}, failure {self._models.status.failure!r}"
         )
 
     def _start_work(self) -> None:

@@ -129,7 +129,7 @@ class Story:
             yield f"selected {name}: {told(value)}"
         for name, value in structs.asdict(models.viewport.now).items():
             yield f"wanted {name}: {value}"
-        yield f"path: {[r.step for r in timeline]} to {timeline.tip}, live {timeline.live}, of {history.steps}"
+        yield f"path: {[r.step for r in timeline]} to {timeline.tip}, live {timeline.history.live}, of {history.steps}"
         yield f"ahead {timeline.num_steps_ahead}, elsewhere {timeline.is_elsewhere}"
         yield f"before a change of mode: {timeline.is_before_change}, {_stored(models)}"
         for seq_id in timeline.sequence_ids():

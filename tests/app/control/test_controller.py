@@ -132,7 +132,7 @@ def test_the_picture_of_a_step_is_shown_before_its_words(
     assert models.status.now is before
     assert not told
     assert not stepped.is_idle
-    assert not stepped.events.are_models_current
+    assert not stepped.events.status.is_written
     stepped.tick(pictures_first=True)
     assert models.status.now is not before
     assert told == [count + 1]

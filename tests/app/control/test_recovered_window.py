@@ -153,7 +153,7 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
 def test_a_recovered_window_tells_the_bytes_of_the_mode_that_was_chosen_last(
     driver: Driver, tmp_path: Path, is_left: bool
 ) -> None:
-    newest = driver.models.timeline.live
+    newest = driver.models.history.live
     assert newest is not None
     driver.choose(CACHE)
     held = driver.models.timeline.num_bytes(None)
@@ -161,7 +161,7 @@ def test_a_recovered_window_tells_the_bytes_of_the_mode_that_was_chosen_last(
         for step in (newest - 1, newest + 1):
             driver.look_at(step)
             driver.window.actions_["run.go_on"].trigger()
-            driver.wait_until_idle(lambda step=step: driver.models.timeline.live == step)  # type: ignore[misc]
+            driver.wait_until_idle(lambda step=step: driver.models.history.live == step)  # type: ignore[misc]
     recover(driver, driver.controller.saving.session, JournalFolder(tmp_path))
     again = driver.models.timeline.num_bytes(None)
     assert driver.models.status.cache == CACHE

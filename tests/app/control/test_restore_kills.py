@@ -72,7 +72,7 @@ class Desk:
         assert isinstance(client, ProcessClient)
         assert client.process_id is not None
         os.kill(client.process_id, signal.SIGKILL)
-        self.until(lambda: self.models.status.is_engine_lost)
+        self.until(lambda: self.models.status.loss)
 
     def begin_again(self) -> None:
         self.engine.restart(self.models.status.cache)

@@ -211,7 +211,7 @@ def test_what_the_engine_is_busy_with_stands_where_it_runs(running: Shell, engin
     engine.emit(EngineBusy("", 0), EngineBack())
     turn(running)
     assert texts_in(status) == before
-    assert not running.models.status.is_engine_lost
+    assert not running.models.status.loss
     engine.emit(EngineBusy("a decode step", 4), EngineLost("The engine was killed"))
     turn(running)
     assert "engine gone: restart it under Run · Engine" in texts_in(status)

@@ -208,7 +208,7 @@ def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_
     tokens = desk.window.tokens.canvas.chips.tokens
     assert [token.position for token in tokens] == list(range(count))
     is_anew = how == "re-prefill"  # written by the edit, and what they were surprised by is not known of the new text
-    made_at = desk.models.timeline.live
+    made_at = desk.models.history.live
     assert [token.step == made_at for token in tokens] == [*[False] * 4, *[True] * len(ids), *[is_anew] * 18]
     assert [token.surprisal is None for token in tokens[4 + len(ids) :]] == [is_anew] * (18)
     desk.models.selection.update(step=20)
