@@ -37,8 +37,8 @@ MOST = 16384  # blocks: an even number, and several for every pixel of a wide sc
 
 
 class StepTicks:
-    """Tick height and forced tokens of the nodes of a path, in at most `most` blocks of equally many nodes. Adding
-    nodes costs O(new nodes); drawing does not depend on the length of the history."""
+    """Tick height and forced tokens of the steps of a path, in at most `most` blocks of equally many steps. Adding
+    steps costs O(new steps); drawing does not depend on the length of the history."""
 
     def __init__(self, most: int = MOST) -> None:
         self._count = 0
@@ -50,21 +50,21 @@ class StepTicks:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, nodes: Sequence[int], record_of: Callable[[int], StepRecord | None]) -> None:
-        """Add the nodes that are new, with the records of their steps; all are read again if the path is another
+    def follow(self, steps: Sequence[int], record_of: Callable[[int], StepRecord | None]) -> None:
+        """Add the steps that are new, with the records of their steps; all are read again if the path is another
         one."""
-        if self._count > len(nodes) or (self._count and not self._is_last(nodes[self._count - 1], record_of)):
+        if self._count > len(steps) or (self._count and not self._is_last(steps[self._count - 1], record_of)):
             self._clear()
-        for index in range(self._count, len(nodes)):
+        for index in range(self._count, len(steps)):
             if index // self._per_block >= len(self._heights):
                 self._join_blocks()
-            if (record := record_of(nodes[index])) is not None:
+            if (record := record_of(steps[index])) is not None:
                 self._enter(index, record)
-        self._count = len(nodes)
-        self._last = (nodes[-1], record_of(nodes[-1])) if nodes else None
+        self._count = len(steps)
+        self._last = (steps[-1], record_of(steps[-1])) if steps else None
 
-    def _is_last(self, node: int, record_of: Callable[[int], StepRecord | None]) -> bool:
-        return self._last is not None and self._last[0] == node and self._last[1] is record_of(node)
+    def _is_last(self, step: int, record_of: Callable[[int], StepRecord | None]) -> bool:
+        return self._last is not None and self._last[0] == step and self._last[1] is record_of(step)
 
     def put(self, index: int, record: StepRecord) -> None:
         """Replace the record of a step by one with more surprisals."""
@@ -133,7 +133,7 @@ HANDLE = 7.0
 
 
 class TimelineTrack(Struct, frozen=True):
-    """A line `width` pixels wide for the `count` nodes of the path; after it there is space for `num_left` nodes that
+    """A line `width` pixels wide for the `count` steps of the path; after it there is space for `num_left` steps that
     were left, or if it `goes_on` for future steps."""
 
     width: float
@@ -152,7 +152,7 @@ class TimelineTrack(Struct, frozen=True):
 
     @property
     def tip(self) -> float:
-        """The x of the path's newest node; nodes that were left have their share of the line after it, at most two
+        """The x of the path's newest step; steps that were left have their share of the line after it, at most two
         fifths."""
         room = self.end - self.start
         if self.num_left:
@@ -163,20 +163,20 @@ class TimelineTrack(Struct, frozen=True):
         return self.end
 
     def x_of(self, index: float) -> float:
-        """The x of a node of the path."""
+        """The x of a step of the path."""
         return self.tip if self.count < 2 else self.start + (self.tip - self.start) * index / (self.count - 1)
 
     def index_at(self, x: float) -> int:
-        """The index of the path's node nearest to `x`."""
+        """The index of the path's step nearest to `x`."""
         share = min(max((x - self.start) / max(1.0, self.tip - self.start), 0.0), 1.0)
         return round(share * max(0, self.count - 1))
 
     def _behind(self, x: float) -> float | None:
-        """How many pixels `x` is beyond the newest node; None if it is not."""
+        """How many pixels `x` is beyond the newest step; None if it is not."""
         return x - self.tip if x > self.tip + HANDLE and (self.num_left or self.goes_on) else None
 
     def left_at(self, x: float) -> int | None:
-        """The index of the nearest node that was left; None if there is none at `x`."""
+        """The index of the nearest step that was left; None if there is none at `x`."""
         far = self._behind(x)
         if far is None or not self.num_left:
             return None
@@ -194,7 +194,7 @@ class TimelineTrack(Struct, frozen=True):
         return max(LEAST_STEPS, round((self.end - self.tip) / pitch))
 
     def ahead_at(self, x: float) -> int:
-        """How many steps `x` is ahead of the newest node; 0 if it is not."""
+        """How many steps `x` is ahead of the newest step; 0 if it is not."""
         far = self._behind(x)
         if far is None or not self.num_ahead:
             return 0
@@ -205,7 +205,7 @@ class TimelineTrack(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """The nodes after the live one, on the branch that was left: how many, and the newest."""
+    """The steps after the live one, on the branch that was left: how many, and the newest."""
 
     count: int
     tip: int
@@ -241,9 +241,9 @@ class FoundSteps(Struct, frozen=True):
 
 
 class TimelineState(Struct, frozen=True):
-    """A path of `count` nodes from `first` to `tip`, with its newest record `latest`; the node shown, `step` at
+    """A path of `count` steps from `first` to `tip`, with its newest record `latest`; the step shown, `step` at
     `index`, and whether that is the live one (`is_live`). `live_index`: on the path of another branch, where the live
-    node is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run."""
+    step is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run."""
 
     first: int
     tip: int
@@ -294,7 +294,7 @@ def paint_found(painter: QPainter, models: Models, left: float, right: float) ->
 
 
 def marked_pixels(steps: Sequence[int], on_path: Sequence[int], left: float, right: float) -> Iterator[int]:
-    """The pixels of the ascending `steps`, on a line that the nodes `on_path` share evenly. Examines one step per
+    """The pixels of the ascending `steps`, on a line that the steps `on_path` share evenly. Examines one step per
     pixel, however many there are."""
     last, at = max(1, len(on_path) - 1), 0
     while at < len(steps):
@@ -306,7 +306,7 @@ def marked_pixels(steps: Sequence[int], on_path: Sequence[int], left: float, rig
             continue
         x = round(left + (right - left) * index / last) if len(on_path) > 1 else round(right)
         yield x
-        beside = max(index + 1, math.ceil((x + 0.5 - left) * last / (right - left)))  # first node on another pixel
+        beside = max(index + 1, math.ceil((x + 0.5 - left) * last / (right - left)))  # first step on another pixel
         if beside >= len(on_path):
             return
         at = bisect_left(steps, on_path[beside], at + 1)
@@ -376,7 +376,7 @@ class TimelinePicture:
             painter.drawLine(QPointF(end, MIDDLE), QPointF(handle, MIDDLE))
 
     def _paint_behind(self, painter: QPainter, track: TimelineTrack, shown: TimelineState) -> None:
-        """Paint what follows the live node: the branch that was left, as a dashed line with a description if it fits;
+        """Paint what follows the live step: the branch that was left, as a dashed line with a description if it fits;
         or a dotted line for future steps, with the chosen place."""
         theme, start, end = current_theme(), track.tip, track.end
         if (left := shown.left) is not None:
@@ -418,7 +418,7 @@ class TimelinePicture:
             painter.drawEllipse(at, 3, 3)
 
     def _paint_live(self, painter: QPainter, at: QPointF) -> None:
-        """Mark the live node, or where its path leaves the one shown."""
+        """Mark the live step, or where its path leaves the one shown."""
         painter.setPen(QPen(current_theme().color("accent"), 2))
         painter.setBrush(current_theme().color("ground"))
         painter.drawEllipse(at, 4.5, 4.5)
@@ -474,7 +474,7 @@ def _triangle(ratio: float) -> npt.NDArray[np.float32]:
 
 
 class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
-    """Writes the selected step; the newest node of the path is the live one. Signals: `ran_here()`, run to the chosen
+    """Writes the selected step; the newest step of the path is the live one. Signals: `ran_here()`, run to the chosen
     place; `menu_wanted(point on the screen)`, for that place or the step shown."""
 
     follows = (EACH_STEP, SELECTION, STATUS, BREAKPOINTS, BOOKMARKS, SignalSource("history", ("reshaped",)))
@@ -506,19 +506,19 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
 
     def read(self) -> TimelineState | str:
         timeline, history, now = self._models.timeline, self._models.history, self._models.selection.now
-        nodes = timeline.nodes
-        self._ticks.take(nodes, timeline.record)
-        if not nodes or timeline.latest is None:
+        steps = timeline.nodes
+        self._ticks.follow(steps, timeline.record)
+        if not steps or timeline.latest is None:
             return "No step was taken."
-        last = len(nodes) - 1
-        index = last if now.step is None else min(bisect_left(nodes, now.step), last)
+        last = len(steps) - 1
+        index = last if now.step is None else min(bisect_left(steps, now.step), last)
         behind = steps_ahead(history, history.live) if timeline.is_of_live else ()
         left = Left(len(behind), behind[-1]) if behind else None
         goes_on = timeline.is_of_live and left is None and can_go_on(self._models)
-        if self._marked != (history.shape, nodes[-1]):
-            self._marked, self.marks = (history.shape, nodes[-1]), path_marks(history, nodes[-1])
+        if self._marked != (history.shape, steps[-1]):
+            self._marked, self.marks = (history.shape, steps[-1]), path_marks(history, steps[-1])
         return TimelineState(
-            nodes[0], nodes[-1], timeline.latest, len(nodes), index, nodes[index], now.step is None,
+            steps[0], steps[-1], timeline.latest, len(steps), index, steps[index], now.step is None,
             self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self.marks,
             FoundSteps.of(self._models), self._noted(),
         )  # fmt: skip
@@ -531,7 +531,7 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
         return None if common is None else timeline.node_index(common)
 
     def _noted(self) -> tuple[int, ...]:
-        """The indices on the path of nodes with a bookmark."""
+        """The indices on the path of steps with a bookmark."""
         places = map(self._models.timeline.node_index, self._models.bookmarks.on_steps())
         return tuple(at for at in places if at is not None)
 
@@ -606,7 +606,7 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
         selection.update(step=timeline.neighbour(selection.now.step, leap))
 
     def _choose(self, x: float) -> None:
-        """Select the node at `x`, of the path or of the branch that was left, or choose a place ahead."""
+        """Select the step at `x`, of the path or of the branch that was left, or choose a place ahead."""
         behind, selection = self._left_at(x), self._models.selection
         if behind is not None:
             selection.update(step=behind)
@@ -616,12 +616,12 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
             self._scrub(x)
 
     def _scrub(self, x: float) -> None:
-        nodes = self._models.timeline.nodes
-        if nodes:
-            self._models.selection.update(step=nodes[self.track.index_at(x)], ahead=0)
+        steps = self._models.timeline.nodes
+        if steps:
+            self._models.selection.update(step=steps[self.track.index_at(x)], ahead=0)
 
     def _left_at(self, x: float) -> int | None:
-        """The node at `x` on the branch that was left; None if there is none."""
+        """The step at `x` on the branch that was left; None if there is none."""
         index, history = self.track.left_at(x), self._models.history
         behind = steps_ahead(history, history.live) if index is not None else ()
         return behind[index] if index is not None and index < len(behind) else None
@@ -639,18 +639,14 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
             return f"{ahead}\nDouble click runs to here, the right button offers more"
         return self._tip_of(self._models.timeline.nodes[self.track.index_at(x)])
 
-    def _tip_of(self, node: int) -> str:
-        record = self._models.history.record(node) or self._models.timeline.record(node)
+    def _tip_of(self, step: int) -> str:
+        record = self._models.history.record(step) or self._models.timeline.record(step)
+        notes = tip_lines(*self._models.bookmarks.on_steps().get(step, ()))
         if record is None:
-            notes = tip_lines(*self._models.bookmarks.on_steps().get(node, ()))
-            return "\n".join((*node_lines(self._models, node), *notes))
-        return self._tip(record)
-
-    def _tip(self, record: StepRecord) -> str:
+            return "\n".join((*node_lines(self._models, step), *notes))
         part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
         part = part if part is not None else next(iter(record.sequences), None)
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
         took_ms = record.timings.total_ms  # 0: not measured
         head = f"step {thousands(record.step)} · {record.phase}{f' · {milliseconds(took_ms)}' if took_ms else ''}"
-        notes = tip_lines(*self._models.bookmarks.on_steps().get(record.step, ()))
         return "\n".join(line for line in (head, texts, *words_at(self._models, record.step), *notes) if line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -116,11 +117,7 @@ class ChipLayout:
 
     def _last_before(self, x: float, row: int) -> int:
         """The last chip of a row that begins at or left of `x`; the one before the row if none does."""
-        return bisect_right(self._places, x, self._row_starts[row], self._end_of(row), key=_left) - 1
-
-
-def _left(place: ChipPlace) -> float:
-    return place.left
+        return bisect_right(self._places, x, self._row_starts[row], self._end_of(row), key=attrgetter("left")) - 1
 
 
 # ---- what is painted: only the visible chips, so that their number does not matter -----------------------------------

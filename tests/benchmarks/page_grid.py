@@ -52,12 +52,12 @@ def milliseconds(work: Callable[[], object]) -> float:
 def measure(num_pages: int, app: QApplication) -> list[float]:
     tracker, page_map = story(num_pages)
     arrays = PoolArrays()
-    arrays.take(page_map())
+    arrays.follow(page_map())
     fresh = iter(range(num_pages // 2, num_pages))
 
     def update() -> None:
         tracker.apply([PageAllocated(1, next(fresh))], 1)
-        arrays.take(page_map())
+        arrays.follow(page_map())
 
     layout: GridLayout = arrange(num_pages, WIDTH, HEIGHT, 26)
     colors = grid_colors(DARK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +41,7 @@ LEAST_GAP = 7.0  # least distance of two marks in pixels
 
 
 class BranchLine(Struct, frozen=True):
-    """A branch: its first and newest node and its number of nodes. It begins after node `parent`, which is at `index`
+    """A branch: its first and newest step and its number of steps. It begins after step `parent`, which is at `index`
     of the branch that begins with `parent_first` (None and -1: it begins at the root)."""
 
     first: int
@@ -52,8 +53,8 @@ class BranchLine(Struct, frozen=True):
 
 
 class BranchRow(Struct, frozen=True):
-    """A branch in its row. It begins at `parent_row` (None: at the root), after the node at depth `joint`; its own
-    nodes have the depths `start` + 1 … `end`. `joint` equals `start` unless the parent branch itself has no row.
+    """A branch in its row. It begins at `parent_row` (None: at the root), after the step at depth `joint`; its own
+    steps have the depths `start` + 1 … `end`. `joint` equals `start` unless the parent branch itself has no row.
     `num_hidden` branches below it are hidden because it is folded."""
 
     branch: BranchLine
@@ -88,7 +89,7 @@ def with_rows(
     rows: Sequence[BranchRow], folded: Collection[int], always: Collection[int], wanted: Collection[int] | None
 ) -> tuple[BranchRow, ...]:
     """The rows that are visible: not those of branches below a `folded` one, nor those not `wanted` (None: all are),
-    but always those in `always`. Branches are given by their first nodes."""
+    but always those in `always`. Branches are given by their first steps."""
     found: list[BranchRow] = []
     shown: dict[int, int] = {}  # original row -> visible row
     inside: dict[int, int | None] = {}  # original row -> the folded branch that contains it
@@ -119,15 +120,14 @@ def _order(line: BranchLine) -> tuple[int, int]:
 
 
 class DepthAxis(Struct, frozen=True):
-    """Depths on a horizontal axis: the root is at 0, the first node at 1."""
+    """Depths on a horizontal axis: the root is at 0, the first step at 1."""
 
     left: float
     right: float
     deepest: int
 
     def x_of(self, depth: float) -> float:
-        first, last = 1, max(self.deepest, 2)
-        return self.left + (self.right - self.left) * (max(depth, first) - first) / (last - first)
+        return self.left + (self.right - self.left) * (max(depth, 1) - 1) / (max(self.deepest, 2) - 1)
 
     def depth_at(self, x: float) -> int:
         share = (x - self.left) / max(1.0, self.right - self.left)
@@ -146,42 +146,38 @@ def thinned(marks: Sequence[RowMark]) -> list[RowMark]:
     kept: list[RowMark] = []
     for kind in ORDER:
         for mark in (mark for mark in marks if mark.kind == kind):
-            place = bisect_left(kept, mark.x, key=_x_of)
+            place = bisect_left(kept, mark.x, key=attrgetter("x"))
             beside = kept[max(0, place - 1) : place + 1]
             if all(abs(other.x - mark.x) >= LEAST_GAP for other in beside):
                 kept.insert(place, mark)
     return kept
 
 
-def _x_of(mark: RowMark) -> float:
-    return mark.x
-
-
 # ---- the canvas ------------------------------------------------------------------------------------------------------
 
 
 ROW = 24
-INSET = 12.0  # pixels between the ends of the axis and the first and last node
+INSET = 12.0  # pixels between the ends of the axis and the first and last step
 STEPS_WIDTH, OWN_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 76, 168, 0.42
 ROOM_FOR_STEPS, ROOM_FOR_OWN, ROOM_FOR_BYTES = 360, 430, 700
 
 
 class Drawn(Struct, frozen=True):
-    """A version of the tree, its live and selected node, the sequence whose text is shown, and the memory of kept
-    nodes."""
+    """A version of the tree, its live and selected step, the sequence whose text is shown, and the memory of kept
+    steps."""
 
     version: int
     live: int | None
     viewed: int | None
     seq_id: int
-    path: frozenset[int] = frozenset()  # first nodes of the branches on the live path
+    path: frozenset[int] = frozenset()  # first steps of the branches on the live path
     kept: tuple[BranchBytes, ...] = ()
     bookmarked: frozenset[int] = frozenset()
-    origins: tuple[tuple[int, int], ...] = ()  # (live sequence, node that it was forked from)
+    origins: tuple[tuple[int, int], ...] = ()  # (live sequence, step that it was forked from)
 
     @property
     def num_bytes(self) -> Mapping[int, BranchBytes]:
-        """The kept memory, by node."""
+        """The kept memory, by step."""
         return {held.step: held for held in self.kept}
 
 
@@ -189,7 +185,7 @@ NOTHING = Drawn(-1, None, None, 0)
 
 
 def size_words(held: BranchBytes | None, *, is_whole: bool = False) -> str:
-    """`1.2 MiB + 3 MiB shared`: the memory for the newest node of a branch, in addition to the live one's; None: not
+    """`1.2 MiB + 3 MiB shared`: the memory for the newest step of a branch, in addition to the live one's; None: not
     kept."""
     if held is None:
         return "let go: computed again when it is gone to" if is_whole else "by replay"
@@ -214,7 +210,7 @@ class NameLine(QLineEdit):
 
 
 class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
-    """Signals: `chosen(step)`, a node was clicked or reached by keys; `picked()`, several nodes are marked with
+    """Signals: `chosen(step)`, a step was clicked or reached by keys; `picked()`, several steps are marked with
     Ctrl+click; `opened(step)`, make it live; `named(first, name)`, a branch was named; `dismissed()` with Esc."""
 
     chosen = Signal(int)
@@ -229,7 +225,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         self.drawn = NOTHING
         self.rows: tuple[BranchRow, ...] = ()
         self._all_rows: tuple[BranchRow, ...] = ()
-        self.folded: set[int] = set()  # first nodes of branches whose sub-branches are hidden
+        self.folded: set[int] = set()  # first steps of branches whose sub-branches are hidden
         self.sought = ""  # only branches whose name or text contains this have a row
         self._row_of: dict[int, int] = {}
         self._shape = -1
@@ -256,16 +252,16 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     # ---- what to show --------------------------------------------------------------------------------------------
 
     def show_tree(self, drawn: Drawn) -> None:
-        """Show a tree; scrolls to the live or selected node if one of these changed."""
+        """Show a tree; scrolls to the live or selected step if one of these changed."""
         old = self.drawn
-        self._take(drawn)
+        self._follow(drawn)
         self._fit()
         if (old.live, old.viewed) != (drawn.live, drawn.viewed):
             self._reveal()
         self.viewport().update()
 
     def drop_picked(self) -> None:
-        """Unmark the nodes that were marked with Ctrl+click."""
+        """Unmark the steps that were marked with Ctrl+click."""
         if self.marked:
             self.marked = ()
             self.viewport().update()
@@ -331,8 +327,8 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     def _scrolled(self) -> int:
         return self.verticalScrollBar().value()
 
-    def _take(self, drawn: Drawn) -> None:
-        """Take a new version of the tree, or another live or selected node."""
+    def _follow(self, drawn: Drawn) -> None:
+        """Follow a new version of the tree, or another live or selected step."""
         history = self._models.history
         if self._shape != history.shape:
             self._shape = history.shape
@@ -353,7 +349,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         return len(self._all_rows)
 
     def choose_rows(self) -> None:
-        """Decide which branches have a row; those of the live path and of the selected node always do."""
+        """Decide which branches have a row; those of the live path and of the selected step always do."""
         always, viewed = set(self.drawn.path), self.drawn.viewed
         if viewed is not None:
             always.add(self._models.history.branch_of(viewed).first)
@@ -419,7 +415,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     @property
     def step(self) -> int | None:
-        """The selected node, else the live one."""
+        """The selected step, else the live one."""
         asked = (self.drawn.viewed, self.drawn.live)
         return next((step for step in asked if step in self._models.history), None)
 
@@ -450,7 +446,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         return QRectF(left, self._top(row), self._room.width() - self._sizes_width() - left, ROW)
 
     def place_of(self, step: int) -> tuple[BranchRow, float]:
-        """(row, x) of a node; if its branch is hidden, of the node where it leaves a visible one."""
+        """(row, x) of a step; if its branch is hidden, of the step where it leaves a visible one."""
         history = self._models.history
         while (first := history.branch_of(step).first) not in self._row_of:
             parent = history.branch(first).parent
@@ -461,7 +457,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         return row, self._axis.x_of(row.start + history.index_of(step) + 1)
 
     def step_at(self, point: QPointF) -> int | None:
-        """The node at a point; in a branch's text its newest node; None if there is no row."""
+        """The step at a point; in a branch's text its newest step; None if there is no row."""
         row = self._row_under(point.y())
         if row is None:
             return None
@@ -471,7 +467,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         return self._models.history.node_at(row.branch.first, depth - row.start - 1)
 
     def point_of(self, step: int) -> QPointF:
-        """The point of a node on the screen."""
+        """The point of a step on the screen."""
         row, x = self.place_of(step)
         return QPointF(x, self._top(row.row) + ROW / 2)
 
@@ -492,7 +488,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             self._paint_words(painter, row)
         for row in shown:
             self._paint_steps(painter, row)
-            self._paint_marks(painter, row)  # painted last, as an edit may be the live node
+            self._paint_marks(painter, row)  # painted last, as an edit may be the live step
         self._paint_pinned(painter)
 
     def _paint_pinned(self, painter: QPainter) -> None:
@@ -530,7 +526,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         return QPen(theme.color("accent" if is_live else "faint"), 2.0 if is_live else 1.5)
 
     def _paint_parting(self, painter: QPainter, row: BranchRow) -> None:
-        """Paint the line from the node after which a branch begins to the branch's row."""
+        """Paint the line from the step after which a branch begins to the branch's row."""
         assert row.parent_row is not None
         axis, middle = self._axis, self._top(row.row) + ROW / 2
         x, top = axis.x_of(row.joint), self._top(row.parent_row) + ROW / 2
@@ -587,7 +583,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         painter.drawPolygon(QPolygonF([QPointF(x + dx, y + dy) for dx, dy in corners]))
 
     def _paint_steps(self, painter: QPainter, row: BranchRow) -> None:
-        """Paint the end of the branch, and the live, selected and marked nodes."""
+        """Paint the end of the branch, and the live, selected and marked steps."""
         theme, history = current_theme(), self._models.history
         tip = QPointF(self._axis.x_of(row.end), self._top(row.row) + ROW / 2)
         painter.setPen(QPen(theme.color("muted"), 1.5))
@@ -617,7 +613,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         painter.drawRect(QRectF(at.x() - 3.5, at.y() + 4.5, 7, 7))
 
     def _is_let_go(self, row: BranchRow) -> bool:
-        """Whether the state of a branch's newest node is not kept, so that going there recomputes it."""
+        """Whether the state of a branch's newest step is not kept, so that going there recomputes it."""
         history, tip = self._models.history, row.branch.tip
         came_on = bool(history.children_of(tip)) or history.is_on_path(tip, self.drawn.live)
         return not came_on and tip not in self.drawn.num_bytes
@@ -680,7 +676,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         self.viewport().update()
 
     def _pick(self, step: int) -> None:
-        """Mark one more node, or unmark it; the selected node is marked first."""
+        """Mark one more step, or unmark it; the selected step is marked first."""
         now, viewed = self.marked, self.drawn.viewed
         if not now and viewed is not None and viewed != step:
             now = (viewed,)
@@ -724,7 +720,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             super().keyPressEvent(event)
 
     def _beside(self, step: int, key: Qt.Key) -> int | None:
-        """The node that a key leads to; None for any other key."""
+        """The step that a key leads to; None for any other key."""
         history, row = self._models.history, self.place_of(step)[0]
         index = history.index_of(step)
         match key:

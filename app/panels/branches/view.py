@@ -1,4 +1,4 @@
-"""The panel of the history tree: select any node, continue from it, and name, compare and delete branches."""
+"""The panel of the history tree: select any step, continue from it, and name, compare and delete branches."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _ALL_BUTTONS = 500  # pixels of the panel's width for all buttons to fit
 
 
 class BranchesState(Struct, frozen=True):
-    """The tree to draw, and why no node can be made live; empty if one can."""
+    """The tree to draw, and why no step can be made live; empty if one can."""
 
     drawn: Drawn
     why_not: str
-    kept: str = ""  # the memory for kept nodes, and its limit
+    kept: str = ""  # the memory for kept steps, and its limit
 
 
 class BranchesView(View[BranchesState]):
@@ -140,7 +140,7 @@ class BranchesView(View[BranchesState]):
         self._show_line()
 
     def _show_line(self) -> None:
-        """Describe the selected node, and enable what can be done with it."""
+        """Describe the selected step, and enable what can be done with it."""
         history, step, state = self._models.history, self.tree.step, self.state
         if step is None or state is None:
             return
@@ -188,7 +188,7 @@ class BranchesView(View[BranchesState]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def _on_chosen(self, step: int) -> None:
-        """Select a node of any branch."""
+        """Select a step of any branch."""
         self._to_delete = None
         self.tree.drop_picked()
         self._models.selection.update(step=step)
@@ -204,7 +204,7 @@ class BranchesView(View[BranchesState]):
 
     @property
     def _to_join(self) -> tuple[int, ...]:
-        """The marked nodes, without the live one."""
+        """The marked steps, without the live one."""
         tree, live = self.tree, self._models.history.live
         chosen = tree.marked or (() if tree.step is None else (tree.step,))
         return tuple(step for step in chosen if step != live)
@@ -223,7 +223,7 @@ class BranchesView(View[BranchesState]):
             self.wants.emit(GoTo(step))
 
     def _why_not_compared(self, is_live: bool) -> str:
-        """Why the marked nodes cannot be compared; empty if they can."""
+        """Why the marked steps cannot be compared; empty if they can."""
         if count := len(self.tree.marked):
             return "" if count <= 2 and self._to_join else f"{count} steps are chosen: choose two"
         return "this is the live step" if is_live else ""
@@ -249,7 +249,7 @@ class BranchesView(View[BranchesState]):
 
 
 def _kept_words(status: EngineStatus) -> str:
-    """The memory for the kept state of nodes, and its limit; empty if none is kept."""
+    """The memory for the kept state of steps, and its limit; empty if none is kept."""
     if not status.kept:
         return ""
     return f" · kept {byte_size(status.kept_bytes)} of {byte_size(status.kept_limit)}"

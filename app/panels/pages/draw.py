@@ -1,7 +1,7 @@
 """The page pool as one image: one cell per page, or per run of pages if there are more pages than pixels.
 
 All measures are device pixels. The cell's colour depends on the mode; its shape shows the same without colour: a bar as
-high as the page is full, a notch for shared, a frame for unused, a strip at the bottom for a copy on the host. Colour
+high as the page is full, a notch for shared, a frame for unused, a bar at the bottom for a copy on the host. Colour
 indices ascend with importance, so that of pages sharing a pixel the most important one is shown.
 """
 
@@ -95,7 +95,7 @@ class PoolArrays:
     def __getitem__(self, name: str) -> npt.NDArray[np.int64]:
         return self._fields[name]  # type: ignore[return-value]
 
-    def take(self, pool: PageMap) -> None:
+    def follow(self, pool: PageMap) -> None:
         """Copy the blocks that have changed; an unchanged block is the same object in every record."""
         if pool.num_pages != self.num_pages or len(pool.blocks) != len(self._blocks):
             self.num_pages, self._blocks = pool.num_pages, ()
@@ -178,11 +178,11 @@ def paint(layout: GridLayout, pool: PoolArrays, mode: Mode, step: int, colors: G
     fill = np.where(pool["fill"] < pool.page_size, np.minimum(fill, side - 1), side)
     key = ((codes.astype(np.int64) * 8 + shapes(pool, mode)) * (side + 1) + fill) * 2 + pool["on_host"]
     present = np.flatnonzero(np.bincount(key))
-    tiles = np.stack([_tile(layout.pitch, layout.gap, int(k)) for k in present])
+    drawn = np.stack([_cell(layout.pitch, layout.gap, int(k)) for k in present])
     number = np.zeros(int(present[-1]) + 1, np.intp)
     number[present] = np.arange(len(present))
     cells = np.zeros((layout.rows * layout.columns, layout.pitch, layout.pitch), np.uint8)
-    cells[: layout.num_pages] = tiles[number[key]]
+    cells[: layout.num_pages] = drawn[number[key]]
     grid = cells.reshape(layout.rows, layout.columns, layout.pitch, layout.pitch).swapaxes(1, 2)
     return table[grid.reshape(layout.height, layout.width)]
 
@@ -190,7 +190,7 @@ def paint(layout: GridLayout, pool: PoolArrays, mode: Mode, step: int, colors: G
 @lru_cache(maxsize=16)
 def palette(mode: Mode, colors: GridColors) -> Pixels:
     """256 colour words: at the indices above the colours, 128 higher the ink for shapes on each, and last that of the
-    host's strip."""
+    copy on the host."""
     own: list[str] = {
         "state": [colors.used, colors.shared],
         "owner": list(colors.owners),
@@ -228,14 +228,14 @@ def _paint_small(layout: GridLayout, codes: Codes, table: Pixels) -> Pixels:
 
 
 @lru_cache(maxsize=4096)
-def _tile(pitch: int, gap: int, key: int) -> Codes:
+def _cell(pitch: int, gap: int, key: int) -> Codes:
     """One cell as palette indices, `[pitch, pitch]`."""
     side = pitch - gap
     key, is_on_host = divmod(key, 2)
     key, fill = divmod(key, side + 1)
     color, shape = divmod(key, 8)
-    tile = np.zeros((pitch, pitch), np.uint8)
-    cell = tile[:side, :side]
+    pixels = np.zeros((pitch, pitch), np.uint8)
+    cell = pixels[:side, :side]
     cell[:] = FREE
     ink = color + _INK
     if shape == EMPTY:
@@ -249,7 +249,7 @@ def _tile(pitch: int, gap: int, key: int) -> Codes:
         _mark(body, cell, shape, ink)
     if is_on_host:
         cell[-max(2, side // 6) :] = _HOST
-    return tile
+    return pixels
 
 
 def _mark(body: Codes, cell: Codes, shape: int, ink: int) -> None:

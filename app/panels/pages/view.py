@@ -94,7 +94,7 @@ class PageCanvas(Themed, Opaque, QWidget):
         self._pools, self.names, self._mode, self._step = pools, names, mode, step
         self._arrays += [PoolArrays() for _ in range(len(pools) - len(self._arrays))]
         for arrays, pool in zip(self._arrays, pools, strict=False):
-            arrays.take(pool)
+            arrays.follow(pool)
         self._draw()
 
     def set_marks(

@@ -441,7 +441,7 @@ class TemplateChoice(SmallBox):
                 self.template = ("", "")
             self._fill()
 
-    def take(self, name: str, text: str) -> None:
+    def show_template(self, name: str, text: str) -> None:
         """Show the template that a conversation was rendered with, without emitting `changed`."""
         if text and name != PLAIN_NAME:
             self._own = (name, text)
@@ -596,7 +596,7 @@ class ChatEditor(QWidget):
     def take_draft(self, chat: Chat) -> None:
         """Show a conversation that was recovered."""
         self.turns.set_turns(chat.turns)
-        self.template.take(chat.template, chat.template_text)
+        self.template.show_template(chat.template, chat.template_text)
         self._on_typed()
         self.ask()
 
@@ -733,7 +733,7 @@ class ChatEditor(QWidget):
             return
         if mine == self._taken or mine == chat.turns:
             self.turns.set_turns(chat.turns)
-            self.template.take(chat.template, chat.template_text)
+            self.template.show_template(chat.template, chat.template_text)
             self.ask()
         self._taken = chat.turns
 
@@ -860,7 +860,7 @@ def has_answer(info: SequenceInfo) -> bool:
 
 def conversation_of(models: Models, seq_id: int) -> Chat | None:
     """The conversation of a sequence on the live path, or of the sequence that it was forked from; None if its prompt
-    was no conversation. O(nodes of the path)."""
+    was no conversation. O(steps of the path)."""
     for change in _newest_first(models):
         match change:
             case SequenceAdded(of, _, _, chat) | PromptAppended(of, _, _, chat) if of == seq_id:
@@ -878,7 +878,7 @@ class TurnReuse(NamedTuple):
 
 
 def reuse_by_turn(models: Models, turns: tuple[Turn, ...]) -> dict[int, TurnReuse]:
-    """The reuse of each turn that continued a conversation on the live path, by its number. O(nodes of the path)."""
+    """The reuse of each turn that continued a conversation on the live path, by its number. O(steps of the path)."""
     found: dict[int, TurnReuse] = {}
     appended: dict[int, tuple[int, int]] = {}  # sequence -> (number of the turn, tokens computed)
     for change in _newest_first(models):
@@ -897,5 +897,5 @@ def _newest_first(models: Models) -> Iterator[Change]:
     status, history = models.status.now, models.history
     yield from reversed(status.pending)
     path: Iterable[int] = history.path(history.live) if history.live is not None else ()
-    for node in reversed([*path]):
-        yield from reversed(history.changes(node))
+    for step in reversed([*path]):
+        yield from reversed(history.changes(step))

@@ -30,7 +30,7 @@ USED, SHARED = 0xFF0000FF, 0xFF8000FF
 
 def taken(story: PageStory) -> PoolArrays:
     arrays = PoolArrays()
-    arrays.take(story.page_map())
+    arrays.follow(story.page_map())
     return arrays
 
 
@@ -96,7 +96,7 @@ def test_pages_of_kept_checkpoints_alone_have_a_colour_and_a_word_of_their_own()
     cells["state"][pages[2]] = int(PageCell.KEPT)
     after = replace(before, blocks=(cells,), num_kept_pages=1)
     arrays = PoolArrays()
-    arrays.take(after)
+    arrays.follow(after)
     assert [color_codes(arrays, mode, 0)[pages[2]] for mode in ("state", "owner")] == [KEPT, KEPT]
     assert [color_codes(arrays, "refs", 0)[page] for page in pages] == [FIRST + 1, FIRST + 1, FIRST]
     assert color_codes(arrays, "age", story.step - 1)[pages[2]] == FIRST + NUM_AGES - 1
@@ -174,7 +174,7 @@ def test_only_blocks_that_changed_are_read_again() -> None:
     arrays = taken(story)
     arrays["state"][4000] = 3  # a mark that only reading the block again would wipe out
     story.admit(1, [700, 701])
-    arrays.take(story.page_map())
+    arrays.follow(story.page_map())
     assert arrays["state"][4000] == 3
     assert arrays["state"][story.tables[1].page_ids[0]] == 1
 
@@ -196,6 +196,6 @@ def test_pages_of_every_block_stand_in_their_own_place() -> None:
         tracker.set_fill(page_id, 1 + page_id % 4)
     pool = PageMap(0, 4, tracker.num_pages, None, 0, (), 0, 0, 0, 0, 0, 0, 0, tracker.blocks())
     arrays = PoolArrays()
-    arrays.take(pool)
+    arrays.follow(pool)
     assert np.array_equal(arrays["fill"], pool.cells()["fill"])
     assert np.flatnonzero(arrays["fill"]).tolist() == [3, BLOCK_PAGES + 1, 2 * BLOCK_PAGES + 4]

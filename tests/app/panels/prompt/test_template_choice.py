@@ -82,7 +82,7 @@ def test_what_a_conversation_was_rendered_by_is_shown_without_a_word(choice: Tem
         ("tools", "", ("tools", "")), ("gone", "", ("", "")), ("saved", MINE, ("saved", MINE)),
         (PLAIN_NAME, PLAIN_TEMPLATE, (PLAIN_NAME, PLAIN_TEMPLATE)),
     ):  # fmt: skip
-        choice.take(name, text)
+        choice.show_template(name, text)
         assert choice.template == taken
         assert choice.currentText() == (taken[0] or "default")
     assert offered(choice).count(PLAIN_NAME) == 1

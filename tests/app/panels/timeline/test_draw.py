@@ -19,7 +19,7 @@ def record(step: int, height: float = 0.0, *, forced: bool = False) -> StepRecor
 
 def take(ticks: StepTicks, records: list[StepRecord]) -> None:
     found = {one.step: one for one in records}
-    ticks.take(list(found), found.get)
+    ticks.follow(list(found), found.get)
 
 
 def test_each_step_has_its_place_and_the_first_and_last_stand_at_the_ends() -> None:
