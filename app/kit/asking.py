@@ -133,9 +133,8 @@ class MeasuringView(View[State]):
 
     def is_old(self, answer: Any) -> bool:
         """Whether the answer is of an earlier step than the newest; an edit after that is a step of its own."""
-        timeline = self._models.timeline
-        newest = timeline.live_path.latest
-        return newest is not None and answer.step not in (newest.step, timeline.live)
+        newest = self._models.timeline.live_path.latest
+        return newest is not None and answer.step not in (newest.step, self._models.history.live)
 
     def rebuilt_words(self, answer: Any) -> str:
         """A note if the answer was measured on rows recomputed from the tokens instead of those in the live cache."""

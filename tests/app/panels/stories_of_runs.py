@@ -97,7 +97,7 @@ def _more_branches(models: Models) -> None:
 
 
 def tokens(view: TokensPanel, models: Models, folder: Path) -> Steps:
-    strip: TokenCanvas = view.strip
+    strip: TokenCanvas = view.canvas
     find = view.find_line
 
     def at(index: int) -> QPoint:
