@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,23 +16,29 @@ from msgspec.structs import replace
 
 from engine.__main__ import main
 from engine.seeds import hugging_face, tutorial
-from engine.seeds.hugging_face import TensorSheet, logit_lines, shape_lines, softmax_by_hand
+from engine.seeds.hugging_face import TensorSheet, softmax_by_hand
 from engine.seeds.models import SeedModels, SeedSetting
-from engine.seeds.modular import allocated_lines, max_lines
 from engine.seeds.page import TABLES, page, shown
-from engine.seeds.published import SeedLine, checked
+from engine.seeds.published import SeedLine, TableKind, checked
 from engine.session.driver import ModeDriver
 from engine.spec.cache import PRESETS
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of
 from tests.engine.told import approve
 
+Table = Callable[[TableKind], list[SeedLine]]
 QUICK = SeedSetting(num_threads=1, num_tokens=3, repeats=1, is_quick=True)
 
 
 @pytest.fixture(scope="module")
 def models() -> SeedModels:
     return SeedModels(QUICK)
+
+
+@pytest.fixture(scope="module")
+def table(models: SeedModels) -> Table:
+    """The lines of a table, measured once for all tests."""
+    return cache(lambda name: list(TABLES[name].lines(models)))
 
 
 def by_item(lines: Iterable[SeedLine]) -> dict[str, SeedLine]:
@@ -41,8 +48,10 @@ def by_item(lines: Iterable[SeedLine]) -> dict[str, SeedLine]:
     return found
 
 
-def test_the_cache_grows_by_a_row_and_the_static_one_has_zeros_behind(models: SeedModels) -> None:
-    lines = by_item(shape_lines(models))
+def test_the_cache_grows_by_a_row_and_the_static_one_has_zeros_behind(
+    table: Table,
+) -> None:
+    lines = by_item(table("shapes"))
     for step, count in enumerate((7, 8, 9, 10, 11), 1):
         assert lines[f"dynamic: keys of layer 0, step {step}"].measured == f"[1, 3, {count}, 64]"
         assert lines[f"static: keys of layer 0, step {step}"].measured == "[1, 3, 1024, 64]"
@@ -63,8 +72,8 @@ def test_the_cache_grows_by_a_row_and_the_static_one_has_zeros_behind(models: Se
     assert lines["dynamic: len(past_key_values)"].published == 30
 
 
-def test_the_next_token_by_hand(models: SeedModels) -> None:
-    lines = by_item(logit_lines(models))
+def test_the_next_token_by_hand(table: Table) -> None:
+    lines = by_item(table("logits"))
     assert lines["next_logits.shape"].measured == "[1, 7, 49152]"
     difference = lines["by hand against torch.softmax: largest difference"].measured
     assert isinstance(difference, float)
@@ -96,8 +105,8 @@ def test_the_memory_table_and_the_slip_of_its_text() -> None:
     assert lines["the text: a 7B model at 1,024 tokens, float32"].agrees is True
 
 
-def test_gpt2_cache_is_reserved_and_never_written(models: SeedModels) -> None:
-    lines = by_item(allocated_lines(models))
+def test_gpt2_cache_is_reserved_and_never_written(table: Table) -> None:
+    lines = by_item(table("allocated"))
     names = ("num_layers", "num_key_value_heads", "head_dim", "model_max_seq_len")
     assert [lines[name].measured for name in names] == [12, 12, 64, 1024]
     assert lines["tokens computed in three steps"].measured == (10.0, 11.0, 12.0)
@@ -117,8 +126,8 @@ def test_a_row_that_were_written_would_be_counted(models: SeedModels) -> None:
     assert driver.cache.num_idle_rows_written == 1
 
 
-def test_max_parameters_of_the_example(models: SeedModels) -> None:
-    lines = by_item(max_lines(models))
+def test_max_parameters_of_the_example(table: Table) -> None:
+    lines = by_item(table("max"))
     assert lines["shape_per_block"].measured == "[2, 12, 128, 12, 64]"
     assert lines["bytes_per_block"].measured == 2 * 12 * 128 * 12 * 64 * 2
     assert lines["KVCacheParams(page_size=)"].measured == 128
@@ -130,16 +139,16 @@ def test_max_parameters_of_the_example(models: SeedModels) -> None:
     assert headings["a page of 64 tokens is allowed"] == "as the page describes"
 
 
-def test_tokens_through_the_model_and_a_curve(models: SeedModels) -> None:
-    lines = by_item(TABLES["lengths"].lines(models))
+def test_tokens_through_the_model_and_a_curve(table: Table) -> None:
+    lines = by_item(table("lengths"))
     assert lines["no cache: tokens through the model"].measured == 3040
     assert lines["KV cache: tokens through the model"].measured == 79
     points = {(line.series, line.at) for line in lines.values() if line.series}
     assert points == {(name, at) for name in ("no cache", "KV cache") for at in (16.0, 64.0)}
 
 
-def test_every_published_run_stands_beside_one_measured_here(models: SeedModels) -> None:
-    lines = by_item(TABLES["speed"].lines(models))
+def test_every_published_run_stands_beside_one_measured_here(models: SeedModels, table: Table) -> None:
+    lines = by_item(table("speed"))
     assert [lines[f"{cache} · L4"].published for cache in ("none", "dynamic", "static")] == [32, 32, 153]
     assert isinstance(lines["dynamic · A100"].measured, float)
     assert lines["static · L4"].measured is None
@@ -180,9 +189,9 @@ def test_what_is_of_another_type_does_not_agree() -> None:
     assert (same.agrees, same.must_agree) == (True, True)
 
 
-def test_all_lines_are_as_approved(models: SeedModels) -> None:
+def test_all_lines_are_as_approved(table: Table) -> None:
     """What is printed beside what was measured; of what a clock decides, whether there is any. Then a page of them."""
-    lines = [_without_clock(line) for name in TABLES for line in TABLES[name].lines(models)]
+    lines = [_without_clock(line) for name in TABLES for line in table(name)]
     rows = [*map(as_row, page(lines).partition("</style>")[2].splitlines())]
     approve(Path(__file__).parent / "approved" / "lines.txt", rows, whole=True)
 
