@@ -176,7 +176,7 @@ def open_outliers(shell: Shell) -> None:
 
 def open_manual(shell: Shell, page: str) -> None:
     """Open a page of the manual, which does not block the window; `page#section` scrolls to that section."""
-    from app.dialogs.manual import Manual
+    from app.dialogs.help import Manual
 
     there = (dialog for dialog in shell.window.findChildren(Manual) if dialog.isVisible())  # at most one is open
     (next(there, None) or Manual(shell.window)).open_page(page)

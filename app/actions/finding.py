@@ -15,7 +15,7 @@ from PySide6.QtCore import Qt
 from app.actions import dialogs
 from app.control.actions import Actions, native
 from app.control.conditions import needs_live, needs_live_steps, needs_model, needs_no_file
-from app.dialogs.manual import GLOSSARY, terms
+from app.dialogs.help import GLOSSARY, terms
 from app.draw.format import thousands
 from app.kit.panel_rows import PANELS, TIMELINE
 from app.kit.widgets import prose

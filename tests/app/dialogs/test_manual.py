@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.actions.dialogs import open_manual
-from app.dialogs.manual import FIRST, GLOSSARY, MANUAL, Manual, pages, search, terms
+from app.dialogs.help import FIRST, GLOSSARY, MANUAL, Manual, pages, search, terms
 from app.kit.panel_rows import PANELS
 from app.shell import Shell
 
