@@ -27,7 +27,7 @@ from app.shell import Shell
 from app.start.arguments import Arguments, sessions_path, settings_path
 from app.start.settings import Settings, theme_choice
 from engine.client import CHOICES, is_elsewhere, kind_for
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.wire.commands import OpenSnapshot
 
 if TYPE_CHECKING:

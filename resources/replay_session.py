@@ -18,7 +18,7 @@ from engine.saved.session import SavedSession
 from engine.session.replay import Replay, only_rows_of
 from engine.session.session import Session
 from engine.snapshot.gather import snapshot_of
-from engine.snapshot.patching import rows_of_file
+from engine.snapshot.resume import rows_of_file
 from engine.snapshot.write import checksum_of
 from engine.spec.model import ModelSpec
 from engine.wire.exporting import Export

@@ -21,7 +21,7 @@ from app.models.places import geometry_of
 from app.models.sequence_status import FULL, selected_info, why_ended
 from app.models.timeline import tip_left
 from engine.errors import InputError
-from engine.saved.folder import check_nobody_writes
+from engine.saved.journal import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget
 from engine.spec.condition import Breakpoint

@@ -19,7 +19,7 @@ from app.models import KeptSession, Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_title
 from engine.errors import InputError
 from engine.saved.document import read_session
-from engine.saved.folder import RUNNING, JournalFolder
+from engine.saved.journal import RUNNING, JournalFolder
 from engine.spec.condition import written_breakpoints
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Continue, OpenSnapshot

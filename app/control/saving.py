@@ -12,10 +12,8 @@ from app.models import KeptSession, Models
 from app.models.kept_sessions import session_title
 from engine.errors import InputError
 from engine.saved.document import write_session
-from engine.saved.folder import JournalFolder
-from engine.saved.journal import JournalFile
-from engine.saved.recorder import SessionRecorder
-from engine.saved.session import JournalEntry, SavedSession, entries_of
+from engine.saved.journal import JournalFile, JournalFolder
+from engine.saved.session import JournalEntry, SavedSession, SessionRecorder, entries_of
 from engine.spec.condition import written_breakpoints
 from engine.spec.sampling import Chat
 from engine.wire.events import Event

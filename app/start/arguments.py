@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from engine.client import CHOICES, ClientChoice, check_choice, is_elsewhere
 from engine.errors import InputError
-from engine.saved.folder import check_nobody_writes
+from engine.saved.journal import check_nobody_writes
 from engine.spec.cache import NAMES, CacheSpec, cache_named
 from engine.spec.model import AUTO_DEVICE, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.wire.serving import ServerSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.analysis.rounding import first_wrong_row, largest
+from engine.analysis.reference import first_wrong_row, largest
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache

@@ -51,7 +51,7 @@ def replay_command(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     from engine.session.replay import Replay, only_rows_of
     from engine.session.session import Session
-    from engine.snapshot.patching import rows_of_file
+    from engine.snapshot.resume import rows_of_file
 
     session = Session(model, saved.first_cache)
     session.open_rows = only_rows_of(args.allow_file, rows_of_file)

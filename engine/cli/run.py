@@ -32,7 +32,7 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import static_capacity
 from engine.saved.document import write_session
-from engine.saved.recorder import SessionRecorder
+from engine.saved.session import SessionRecorder
 from engine.spec.cache import NAMES, CacheSpec, cache_label, cache_name, fitted
 from engine.spec.condition import HOW_TO_COMBINE, Breakpoint, help_lines, parsed
 from engine.spec.edit import (

@@ -14,7 +14,7 @@ from engine.wire.comparison import ComparedStep, ComparisonEnded, ComparisonScan
 from engine.wire.pictures import Picture, PictureRequest, Side
 
 if TYPE_CHECKING:
-    from engine.analysis.comparison.comparison import Comparison
+    from engine.analysis.comparison import Comparison
     from engine.model.loader import LoadedModel
     from engine.opened.file import OpenedSnapshot
     from engine.session.session import Session
@@ -55,7 +55,7 @@ class Comparing:
         """Start another comparison. The one before is kept until the new one is ready, and stays if that fails or is
         cancelled. `worked_on` is the session or opened file that is compared; `held` the loaded model, if a file is
         open."""
-        from engine.analysis.comparison.start import comparison_of
+        from engine.analysis.comparison import comparison_of
         from engine.opened.file import OpenedSnapshot
 
         self._reporter.begin("Starting the other run")

@@ -222,7 +222,7 @@ class HeldModel(NamedTuple):
 def session_of(model: LoadedModel, cache: CacheSpec) -> Session:
     """A new, empty session of a model."""
     from engine.session.session import Session
-    from engine.snapshot.patching import rows_of_file
+    from engine.snapshot.resume import rows_of_file
 
     session = Session(model, cache)
     session.open_rows = rows_of_file

@@ -64,12 +64,12 @@ class MeasurementRunner:
         self._answer(f"Comparing with {other}", live_parity(session, command))
 
     def map_damage(self, session: Session, command: MapDamage) -> None:
-        from engine.analysis.damage import measured_damage
+        from engine.analysis.what_if import measured_damage
 
         self._answer("Measuring what the codec does", measured_damage(session, command))
 
     def measure_regret(self, session: Session, command: MeasureRegret) -> None:
-        from engine.analysis.regret import regret
+        from engine.analysis.what_if import regret
 
         self._answer("Removing rows, one after the other", regret(session, command))
 

@@ -96,7 +96,7 @@ def rebuilt(
     from engine.opened.session import history_events, session_opened_event
     from engine.session.replay import Replay, refuse_rows
     from engine.session.session import Session
-    from engine.snapshot.patching import rows_of_file
+    from engine.snapshot.resume import rows_of_file
 
     began, why, saved = time.perf_counter(), "", file.saved
     session = Session(model, saved.first_cache)

@@ -20,10 +20,9 @@ from engine.look.source import (
     rewrites,
     rows_of_weights,
 )
-from engine.snapshot.format import PARTS, LayerEntry
-from engine.snapshot.manifest import table_name
+from engine.snapshot.format import PARTS, LayerEntry, table_name
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.verify_extremes import num_numbers
+from engine.snapshot.verify import num_numbers
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES

@@ -5,7 +5,6 @@ The format is described in `resources/session-format.md`. Journals, which hold t
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import msgspec
@@ -17,11 +16,7 @@ from engine.files.text import first_bytes, read_bytes
 from engine.saved.journal import FORMAT as JOURNAL
 from engine.saved.journal import read_lines
 from engine.saved.named import decoded, encoded
-from engine.saved.session import (
-    VERSION,
-    Head,
-    SavedSession,
-)
+from engine.saved.session import VERSION, WRITTEN_BY, Head, SavedSession, now
 from engine.spec.bookmark import check_bookmarks
 from engine.wire.records import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, PlannedStep
@@ -126,7 +121,6 @@ def _checked_change(change: Change) -> int:
 
 
 FORMAT = "kvloupe-session"
-WRITTEN_BY = "KV Loupe"
 PEEK_BYTES = 256  # at the beginning of a file, which must name its format
 
 
@@ -151,11 +145,6 @@ def write_session(session: SavedSession, path: Path) -> None:
     with replacing(path) as stream:
         for piece in pieces(session, now()):
             stream.write(piece)
-
-
-def now() -> str:
-    """The present time as ISO 8601 in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def pieces(session: SavedSession, created: str) -> list[bytes]:

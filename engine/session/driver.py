@@ -15,8 +15,8 @@ from engine.counted import counted
 from engine.device import Held, to_device
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Journal
 from engine.history.state import SequenceState
+from engine.history.tree import Journal
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula

@@ -17,7 +17,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.part_timer import LayerPart, PartTimer, timed_layers
 from engine.cache.sequence_cache import SequenceCache
 from engine.device import DeviceTime, device_now, to_device
-from engine.history.late_surprisal import LateSurprisal
+from engine.history.history import LateSurprisal
 from engine.look.candidates import Sample
 from engine.look.measures import Measured, Wanted, nan_where_evicted, spread
 from engine.look.source import HalfWritten

@@ -15,9 +15,8 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Journal
 from engine.history.state import Move, Origin, SequenceState
-from engine.history.tree import Checkpoint
+from engine.history.tree import Checkpoint, Journal
 from engine.model.loader import LoadedModel
 from engine.session.driver import Refill
 from engine.session.mode import CacheMode

@@ -13,8 +13,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Journal
-from engine.history.tree import Tree
+from engine.history.tree import Journal, Tree
 from engine.look.canvas import Canvas
 from engine.look.measures import entropy_of
 from engine.look.pictures import (

@@ -209,7 +209,7 @@ def _rows(
 
 
 def row_errors(rows: Array, expected: Array, units: Array) -> Array:
-    """Errors `[T]` of rows `[T, D]`, relative to the size of each row, as in `engine.analysis.rounding.row_errors`:
+    """Errors `[T]` of rows `[T, D]`, relative to the size of each row, as in `engine.analysis.reference.row_errors`:
     root mean squares over the channels, each divided by its size over all rows."""
     with np.errstate(invalid="ignore", over="ignore"):
         own = np.sqrt(np.square(expected / units).mean(1)).clip(1e-6)

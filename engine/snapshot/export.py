@@ -17,12 +17,20 @@ from engine.cache.contract import InPieces
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
-from engine.snapshot.convert import script_beside, write_script, write_table, write_trace
-from engine.snapshot.cut import cut
+from engine.snapshot.convert import (
+    is_row_tensor,
+    nodes_to,
+    script_beside,
+    sequence_in,
+    session_data,
+    write_script,
+    write_session,
+    write_table,
+    write_trace,
+)
 from engine.snapshot.format import WRITTEN_KIND, LayerEntry
-from engine.snapshot.gather import snapshot_of
+from engine.snapshot.gather import cut, snapshot_of
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.session_script import is_row_tensor, nodes_to, sequence_in, session_data, write_session
 from engine.snapshot.write import LazyTensor, Snapshot, checksum_of, header_of, materialised, pieces, write_snapshot
 from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord

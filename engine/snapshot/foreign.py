@@ -19,13 +19,19 @@ from engine.look.source import chosen
 from engine.model.source import find_source, fingerprint
 from engine.model.tokenizer import TokenTexts, tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
-from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, LayerEntry, Manifest, SequenceEntry
+from engine.snapshot.format import (
+    DTYPE_NAMES,
+    MAX_TOKENS,
+    WITHOUT_STATES,
+    LayerEntry,
+    Manifest,
+    SequenceEntry,
+    manifest_strings,
+)
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.llama_state import read_state, refuse_gguf
-from engine.snapshot.manifest import manifest_strings
 from engine.snapshot.npz import Array, ForeignCache, from_npz
-from engine.snapshot.pyramid import Preview, pyramid_for, pyramid_of
-from engine.snapshot.write import LazyTensor, Snapshot, write_snapshot
+from engine.snapshot.write import LazyTensor, Preview, Snapshot, pyramid_for, pyramid_of, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
 

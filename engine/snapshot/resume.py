@@ -1,11 +1,15 @@
-"""Resumes decoding from a snapshot with its model, bit for bit."""
+"""Takes the rows of a snapshot into a session: resumes decoding with its model, bit for bit, or edits with them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from msgspec import structs
 
@@ -18,18 +22,18 @@ from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
+from engine.session.edits import RowsFrom, check_shapes, heads_of, places_among
 from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.session.states import LiveSequence
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
-from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, checksum, part_shapes
-from engine.snapshot.manifest import table_name
-from engine.snapshot.patching import rows_of_file
+from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, checksum, part_shapes, table_name
 from engine.snapshot.read import Array, SnapshotFile
 from engine.snapshot.verify import check_essentials
 from engine.snapshot.write import DTYPES
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
+from engine.spec.edit import Overwrite
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.sampling import Prompt
 
@@ -371,3 +375,36 @@ def attention_of(file: SnapshotFile, device: torch.device) -> dict[int, torch.Te
     """The newest query's weights `[H, S]` by layer, where they are written."""
     names = {entry.index: entry.name("attention") for entry in file.layers}
     return {index: tensor_of(file, name, device) for index, name in names.items() if name in file}
+
+
+# ---- rows of a snapshot file as the source of an `Overwrite` edit ----------------------------------------------------
+
+
+@contextmanager
+def rows_of_file(path: str) -> Iterator[RowsFrom]:
+    """The rows of a file while the context is open; raises `InputError` if it is no snapshot."""
+    with SnapshotFile(Path(path)) as file:
+        yield RowsOfFile(file)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfFile:
+    """The rows of an open snapshot file, as the source of an edit."""
+
+    file: SnapshotFile
+
+    def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
+        """The rows that an edit writes to one layer, `[heads, T, D]`; raises `InputError` if the file lacks them."""
+        where = f"'{self.file.path}'"
+        found = []
+        for head in heads_of(edit.rows, layer):
+            positions = torch.tensor(np.array(self.file.positions(layer.index, head), np.int64))
+            one = edit.rows
+            places = places_among(
+                positions[None].expand(layer.num_kv_heads, -1), layer, one, one.start + edit.shift, where
+            )
+            slots = places.slots[0]
+            rows = self.file.rows(layer.index, part, head, range(int(slots[0]), int(slots[-1]) + 1))
+            numbers = torch.from_numpy(np.array(rows, np.float32))[slots - slots[0]]
+            found.append(check_shapes(numbers, layer, part, where))
+        return torch.stack(found)

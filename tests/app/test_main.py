@@ -28,7 +28,7 @@ from app.start.arguments import Arguments, parse
 from app.start.settings import Settings
 from engine.garbage import garbage
 from engine.saved.document import read_session
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.saved.session import SavedSession, entries_of
 from engine.spec.cache import CacheSpec, cache_preset
 from engine.spec.condition import Breakpoint

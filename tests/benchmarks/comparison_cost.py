@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
-from engine.analysis.comparison.sides import LiveRun
+from engine.analysis.comparison import Comparison, ComparisonFollower, LiveRun
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named

@@ -251,7 +251,7 @@ def run_window(folder: Path, seed: int) -> int:
     """The child process: a window in which a random person takes up the offered session and works."""
     import app.main
     from app.start.arguments import parse
-    from engine.saved.folder import JournalFolder
+    from engine.saved.journal import JournalFolder
     from tests.benchmarks.session_person import Person
 
     arguments = parse(

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QTimer
 
 from app.models import UnclosedSession
 from app.shell import Shell
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.edit import Rows, Scale
 from engine.wire.commands import BeginBranch, GoTo, MakeEdit

@@ -29,10 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.cache.contract import Scattered
 from engine.client.thread import ThreadClient
 from engine.opened.file import OpenedSnapshot
-from engine.snapshot.format import VERSION, LayerEntry, Manifest
-from engine.snapshot.manifest import manifest_strings
-from engine.snapshot.pyramid import pyramid_for, pyramid_of
-from engine.snapshot.write import LazyTensor, Snapshot, header_of
+from engine.snapshot.format import VERSION, LayerEntry, Manifest, manifest_strings
+from engine.snapshot.write import LazyTensor, Snapshot, header_of, pyramid_for, pyramid_of
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import OpenSnapshot, Watch, Watched
 from engine.wire.events import Failed, Restarted

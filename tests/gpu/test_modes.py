@@ -9,8 +9,7 @@ from itertools import product
 import pytest
 import torch
 
-from engine.analysis.reference import Parity, Reference, parity, reference, session_logits
-from engine.analysis.rounding import largest, numbers_of
+from engine.analysis.reference import Parity, Reference, largest, numbers_of, parity, reference, session_logits
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.layer import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache

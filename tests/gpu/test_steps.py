@@ -13,8 +13,7 @@ import pytest
 import torch
 from msgspec.structs import astuple
 
-from engine.analysis.reference import session_logits
-from engine.analysis.rounding import largest
+from engine.analysis.reference import largest, session_logits
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.layer import GrowingLayer
 from engine.device import HostNumber, HostTime

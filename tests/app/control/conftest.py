@@ -8,7 +8,7 @@ import pytest
 
 from app.control.controller import Controller
 from app.models import Models
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.spec.sampling import SamplingParams
 from tests.app.fake_engine import FakeEngine
 

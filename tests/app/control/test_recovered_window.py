@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QPushButton
 from app.control.recovering import Recovering
 from app.kit.theme import current_theme
 from app.models.saved_view import SavedView, read_view, view_text
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.saved.session import SavedSession, entries_of
 from engine.spec.cache import cache_preset
 from engine.spec.condition import Breakpoint

@@ -13,7 +13,7 @@ from app.control.recovering import Recovering
 from app.shell import Shell
 from app.start.arguments import parse
 from engine.saved.document import read_session
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.saved.session import SavedSession, entries_of, spec_of
 from engine.spec.condition import Breakpoint
 from engine.spec.sampling import Chat, Turn

@@ -23,7 +23,7 @@ from app.start.settings import Settings
 from engine.client import ClientChoice
 from engine.client.process import ProcessClient
 from engine.saved.document import read_session
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.cache import CacheSpec, cache_preset, tuned

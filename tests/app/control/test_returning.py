@@ -12,7 +12,7 @@ from app.control.recovering import Recovering
 from app.models.kept_sessions import session_title
 from app.panels.prompt.view import CHAT
 from engine.saved.document import read_session
-from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFolder
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.edit import Rows, Zero

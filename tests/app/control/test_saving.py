@@ -11,10 +11,8 @@ import pytest
 from app.control import saving as saving_module
 from app.shell import Shell
 from engine.saved.document import read_session
-from engine.saved.folder import JournalFolder
-from engine.saved.journal import JournalFile
-from engine.saved.recorder import SessionRecorder
-from engine.saved.session import SavedSession
+from engine.saved.journal import JournalFile, JournalFolder
+from engine.saved.session import SavedSession, SessionRecorder
 from engine.spec.condition import Breakpoint
 from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.events import BranchDeleted, Restarted, SessionOpened, WentTo

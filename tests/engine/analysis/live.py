@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from engine.analysis.damage import measured_damage
 from engine.analysis.parity import live_parity
-from engine.analysis.regret import regret
-from engine.analysis.what_if import what_if
+from engine.analysis.what_if import measured_damage, regret, what_if
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.damage import attention_shift, planned_codings, suggested, tensor_damage
-from engine.analysis.trial import only_layer
+from engine.analysis.what_if import attention_shift, only_layer, planned_codings, suggested, tensor_damage
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
 from engine.session.session import Session

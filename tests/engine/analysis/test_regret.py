@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.regret import rank_correlation
-from engine.analysis.trial import Trial, exact_logits, newest_logits, scratch_cache, trial_of
+from engine.analysis.what_if import Trial, exact_logits, newest_logits, rank_correlation, scratch_cache, trial_of
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.stores import RowStore
 from engine.look.candidates import kl_divergence

@@ -10,8 +10,17 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.reference import Reference, parity, reference, session_logits
-from engine.analysis.rounding import TOLERANCES, WrongRow, first_wrong, first_wrong_row, row_errors
+from engine.analysis.reference import (
+    TOLERANCES,
+    Reference,
+    WrongRow,
+    first_wrong,
+    first_wrong_row,
+    parity,
+    reference,
+    row_errors,
+    session_logits,
+)
 from engine.analysis.tolerance import tolerance_between
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.analysis.reference import parity, reference
-from engine.analysis.rounding import first_wrong_row
+from engine.analysis.reference import first_wrong_row, parity, reference
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION

@@ -10,9 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.damage import measured_damage
-from engine.analysis.regret import regret
-from engine.analysis.what_if import what_if
+from engine.analysis.what_if import measured_damage, regret, what_if
 from engine.client.thread import ThreadClient
 from engine.look.candidates import kl_divergence
 from engine.model.loader import LoadedModel, load

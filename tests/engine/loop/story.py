@@ -15,8 +15,7 @@ from engine.loop.inbox import Inbox
 from engine.loop.loop import EngineLoop
 from engine.opened.session import OpenedSession
 from engine.saved.document import write_session
-from engine.saved.recorder import SessionRecorder
-from engine.saved.session import JournalEntry
+from engine.saved.session import JournalEntry, SessionRecorder
 from engine.wire import commands as c
 from engine.wire.events import Event, StateChanged
 from engine.wire.pictures import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
-from engine.analysis.comparison.sides import LiveRun
+from engine.analysis.comparison import Comparison, ComparisonFollower, LiveRun
 from engine.look.finer import Finer
 from engine.spec.cache import cache_named, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
@@ -164,7 +163,7 @@ def test_rows_that_cannot_be_compared_end_it_and_not_the_engine(
     def fail(*_: object) -> None:
         raise MemoryError("too many rows")
 
-    monkeypatch.setattr("engine.analysis.comparison.comparison.first_difference", fail)
+    monkeypatch.setattr("engine.analysis.comparison.first_difference", fail)
     begun(driver)
     assert driver.wait_for(ComparisonEnded).reason == "its rows cannot be compared"
     (failed,) = driver.of(Failed)

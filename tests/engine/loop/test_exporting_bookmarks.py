@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.snapshot.manifest import check
+from engine.snapshot.format import check
 from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.wire.commands import OpenSnapshot, Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
-from engine.saved.recorder import SessionRecorder
+from engine.saved.session import SessionRecorder
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import FindModels, Force, LoadModel, Redo, Step

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.saved.document import read_session, write_session
-from engine.saved.recorder import SessionRecorder
-from engine.saved.session import SavedSession
+from engine.saved.session import SavedSession, SessionRecorder
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Overwrite, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.errors import Cancelled
-from engine.history import late_surprisal
+from engine.history import history as late_surprisal
 from engine.model import batch
 from engine.model.batch import Surprisal
 from engine.model.loader import LoadedModel

@@ -216,7 +216,7 @@ def test_small_files_have_no_extremes(tmp_path: Path) -> None:
 def test_extremes_of_a_window_begin_where_its_rows_do(tmp_path: Path) -> None:
     from engine.look.canvas import merged
     from engine.snapshot.format import LayerEntry
-    from engine.snapshot.pyramid import extremes_of, pyramid_for
+    from engine.snapshot.write import extremes_of, pyramid_for
 
     entry = LayerEntry(0, "sliding", 1, (0,), 64, 64, "float32", 2000, first=1003)
     pyramid = pyramid_for(3003, (entry,))

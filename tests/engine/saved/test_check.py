@@ -10,7 +10,6 @@ from engine.errors import InputError
 from engine.saved import document as checks
 from engine.saved.document import check
 from engine.saved.named import decoded, encoded
-from engine.saved.recorder import SessionRecorder
 from engine.saved.session import (
     MAX_BREAKPOINT,
     MAX_BREAKPOINTS,
@@ -20,6 +19,7 @@ from engine.saved.session import (
     MAX_TEXT,
     JournalEntry,
     SavedSession,
+    SessionRecorder,
     within_limits,
 )
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnStep

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.saved import folder as rooms
-from engine.saved.folder import ENDED, MOST_ENDED, RUNNING, JournalFolder
+from engine.saved import journal as rooms
+from engine.saved.journal import ENDED, MOST_ENDED, RUNNING, JournalFolder
 
 
 def ended(folder: Path, count: int, num_bytes: int = 1) -> list[str]:

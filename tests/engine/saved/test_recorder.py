@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from engine.saved.recorder import SessionRecorder
+from engine.saved.session import SessionRecorder
 from engine.spec.cache import CacheSpec
 from engine.wire.events import NodeAdded
 from engine.wire.records import TokensForced

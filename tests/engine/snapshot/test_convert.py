@@ -18,10 +18,18 @@ import torch
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.snapshot.convert import records_of, trace_events, write_script, write_table, write_trace
+from engine.snapshot.convert import (
+    is_row_tensor,
+    records_of,
+    sequence_in,
+    trace_events,
+    write_script,
+    write_session,
+    write_table,
+    write_trace,
+)
 from engine.snapshot.export import export
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.session_script import is_row_tensor, sequence_in, write_session
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import PRESETS
 from engine.spec.model import RESOURCES, ModelSpec

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.rounding import row_errors as row_errors_of_torch
+from engine.analysis.reference import row_errors as row_errors_of_torch
 from engine.analysis.tolerance import TOLERANCES, tolerance_between
 from engine.errors import InputError
 from engine.session.session import Session

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.snapshot import pyramid
+from engine.snapshot import write as pyramid
 from engine.snapshot.format import PARTS
 from engine.snapshot.gather import ExportChoice
 from engine.snapshot.write import LazyTensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.snapshot.format import LayerEntry
-from engine.snapshot.pyramid import MAX_COLUMNS, MAX_ROWS, pyramid_for
+from engine.snapshot.write import MAX_COLUMNS, MAX_ROWS, pyramid_for
 
 
 def layer(num_tokens: int, key_dim: int = 64, value_dim: int = 128) -> LayerEntry:

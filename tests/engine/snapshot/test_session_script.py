@@ -15,8 +15,8 @@ from engine.session.commands import continue_with
 from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.snapshot.export import export
-from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.resume import rows_of_file
 from engine.spec.cache import PRESETS, tuned
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.model import ModelSpec

@@ -11,7 +11,8 @@ import torch
 
 from engine.cli.snapshot import verify_command
 from engine.errors import InputError
-from engine.snapshot import pyramid, save_cache
+from engine.snapshot import save_cache
+from engine.snapshot import write as pyramid
 from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed

@@ -21,10 +21,9 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import save_cache, write
 from engine.snapshot.format import ITEM_BYTES
-from engine.snapshot.pyramid import SharedTensors
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
-from engine.snapshot.write import Snapshot, write_snapshot
+from engine.snapshot.write import SharedTensors, Snapshot, write_snapshot
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.sampling import Prompt
 from tests.engine.snapshot.exports import session_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
-from engine.analysis.comparison.sides import LiveRun
+from engine.analysis.comparison import Comparison, ComparisonFollower, LiveRun
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.wire.comparison import ComparedStep

@@ -11,10 +11,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.comparison import start
-from engine.analysis.comparison.compare import step_of
-from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
-from engine.analysis.comparison.sides import FileRun, LiveRun
+from engine.analysis import comparison as start
+from engine.analysis.comparison import Comparison, ComparisonFollower, FileRun, LiveRun, step_of
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session

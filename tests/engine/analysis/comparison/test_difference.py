@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.comparison.compare import attention_distance, first_difference, row_differences
+from engine.analysis.comparison import attention_distance, first_difference, row_differences
 from engine.analysis.tolerance import TOLERANCES
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import farthest_from_zero, in_columns

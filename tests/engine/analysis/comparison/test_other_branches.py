@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.analysis.comparison.comparison import Comparison
-from engine.analysis.comparison.sides import run_at
-from engine.analysis.comparison.start import comparison_of
+from engine.analysis.comparison import Comparison, comparison_of, run_at
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import PRESETS

@@ -9,8 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.comparison.comparison import Comparison, attention_difference
-from engine.analysis.comparison.sides import LiveRun
+from engine.analysis.comparison import Comparison, LiveRun, attention_difference
 from engine.look.pictures import attention_picture
 from engine.look.source import subtracted
 from engine.session.edits import make_edit

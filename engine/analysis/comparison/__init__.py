@@ -1,1 +1,0 @@
-"""Comparison of two runs that are given the same tokens."""
