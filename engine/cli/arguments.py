@@ -1,15 +1,15 @@
-"""Arguments that several sub-commands share: the model, the prompt, the number of steps, the cache mode."""
+"""Arguments that several sub-commands share: the model, the prompt, the number of steps, the cache mode; and the types
+of their values, which refuse a text in one line that says what would be one."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from engine.cli.conversation import add_chat_arguments, chat_of
-from engine.cli.values import number, refusing, token_ids, whole
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.cache import LAYOUTS, NAMES, PRESETS, CacheSpec, LayoutRow, cache_named, parameters_of, tuned
@@ -17,13 +17,13 @@ from engine.spec.codec import CODECS, CodecRow, get_codec_names, parse_codec
 from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.parameter import Parameter
 from engine.spec.retention import RULES, RuleRow, parse_budget
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import MAX_TEMPLATE_CHARS, Chat, Prompt, SamplingParams, Turn, chat_of_json
 
 if TYPE_CHECKING:
-    from engine.model.loader import LoadedModel
+    pass
 
 
-MAX_PROMPT_FILE_BYTES = 64 * MIB
+MAX_PROMPT_FILE_BYTES, MAX_CHAT_FILE_BYTES = 64 * MIB, 16 * MIB
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False,
         source.add_argument("--prompt", metavar="TEXT")
     source.add_argument("--prompt-file", type=Path, metavar="FILE")
     source.add_argument("--token-ids", type=token_ids, metavar="1,2,3", help="taken as they are")
-    add_chat_arguments(parser, source, several)
+    _add_chat_arguments(parser, source, several)
     parser.add_argument("--steps", type=whole(), default=32, metavar="N", help="tokens to generate")
     return source
 
@@ -73,16 +73,6 @@ def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -
         default=default,
         help=f"all, or names separated by commas ({default}); one that is named and cannot run is told, and exits 1",
     )
-
-
-def load_model(args: argparse.Namespace) -> LoadedModel:
-    """Load the model that the arguments ask for."""
-    spec = model_spec(args)
-    from engine.model.loader import load  # importing torch takes seconds, so bad arguments are reported first
-
-    model = load(spec)
-    model.runners.compiling = announce_compiling
-    return model
 
 
 def announce_compiling(work: Callable[[], None]) -> None:
@@ -105,9 +95,20 @@ def model_spec(args: argparse.Namespace) -> ModelSpec:
     )
 
 
+def _add_chat_arguments(parser: argparse.ArgumentParser, source: Any, several: bool) -> None:
+    """Add the options for conversations to the alternatives in `source`, and those for templates."""
+    source.add_argument("--chat", type=Path, metavar="FILE.json", help='a list of {"role": …, "content": …}')
+    again = "; repeat it: each is said when the one before was answered" if several else ""
+    source.add_argument("--user", action="append", metavar="TEXT", help=f"what the user says, as a conversation{again}")
+    parser.add_argument("--system", metavar="TEXT", help="the system's turn before the first --user")
+    parser.add_argument(
+        "--chat-template", metavar="NAME|FILE", help="one of the model's own templates, or a file (x.jinja, ./x)"
+    )
+
+
 def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
     """The prompts: one, or one for each `--prompt`; empty if none is given."""
-    if (chat := chat_of(args)) is not None:
+    if (chat := _chat_of(args)) is not None:
         return [Prompt(chat=chat, sampling=sampling)]
     if args.prompt_file is not None:
         return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
@@ -115,6 +116,32 @@ def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Promp
         return [Prompt(token_ids=args.token_ids, sampling=sampling)]
     texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt or []
     return [Prompt(text=text, sampling=sampling) for text in texts]
+
+
+def _chat_of(args: argparse.Namespace) -> Chat | None:
+    """The conversation up to the user's first turn; None if none is given."""
+    if args.user is None and args.system is not None:
+        raise InputError("A --system turn stands before a --user turn: give that as well, or write both in a --chat.")
+    if args.chat is not None:
+        turns = chat_of_json(read_text(args.chat, MAX_CHAT_FILE_BYTES, "conversation")).turns
+    elif args.user:
+        system = () if args.system is None else (Turn("system", args.system),)
+        turns = (*system, Turn("user", args.user[0]))
+    else:
+        if args.chat_template is not None:
+            raise InputError("A chat template renders a conversation: give --chat or --user.")
+        return None
+    given = args.chat_template or ""
+    if _is_template_file(given):
+        return Chat(turns, Path(given).name, read_text(Path(given), 4 * MAX_TEMPLATE_CHARS, "chat template"))
+    return Chat(turns, given)
+
+
+def _is_template_file(given: str) -> bool:
+    """Whether a --chat-template is a file: it contains a folder, or has a suffix and exists. A plain name is that of
+    one of the model's templates, whatever files are in the working directory."""
+    path = Path(given)
+    return path.name != given or bool(path.suffix and path.is_file())
 
 
 _OPTIONS = {"num_pages": "--pool-pages"}  # options that have another name than their parameter
@@ -197,3 +224,67 @@ def _applicable(spec: CacheSpec) -> tuple[str, ...]:
     transformers' quantised cache, whose own settings they would change."""
     names = tuple(parameter.name for parameter in parameters_of(spec))
     return names if spec.quantizer is None else tuple(n for n in names if n not in ("bits", "group", "residual"))
+
+
+# ---- types of values --------------------------------------------------------------------------------------------
+
+SIZE_LIMIT = 2**31 - 1
+BYTES_LIMIT = 2**63 - 1
+
+
+def refusing(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same parser, which refuses as argparse expects it."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def whole(least: int = 1, most: int = SIZE_LIMIT) -> Callable[[str], int]:
+    """Whole numbers from `least`, 0 or more, to `most`."""
+
+    def parse(text: str) -> int:
+        if text.isascii() and text.isdecimal() and len(text) <= 20 and least <= int(text) <= most:
+            return int(text)
+        raise InputError(f"'{text[:40]}' is no whole number from {least} to {most:,}.")
+
+    return refusing(parse)
+
+
+def number(above: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:
+    """Finite numbers above `above`, and up to `most`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isfinite(value) and above < value <= most:
+            return value
+        limits = [f"above {above:g}"] * (above > -math.inf) + [f"up to {most:,g}"] * (most < math.inf)
+        raise InputError(f"'{text[:40]}' is no number {' and '.join(limits)}".rstrip() + ".")
+
+    return refusing(parse)
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Numbers of 1 or more, separated by commas, without duplicates."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) for part in parts):
+        raise InputError(f"'{text[:60]}' is no list of counts: write numbers of 1 or more, like 128,512.")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def parse_token_ids(text: str) -> tuple[int, ...]:
+    """Token ids like `1,2,3`."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise InputError(f"'{text[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
+
+
+counts, token_ids = refusing(parse_counts), refusing(parse_token_ids)

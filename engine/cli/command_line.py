@@ -20,20 +20,20 @@ DESCRIPTION = "Runs the engine without a window, from the command line. `--help`
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "generate, one line a step"),
     "replay": ("replay", "do a saved session once more and compare it"),
-    "verify": ("verify", "every cache mode against the uncached forward"),
-    "sweep": ("sweep", "cache modes, budgets and codecs on the same texts: bytes, speed, and what they change"),
-    "bench": ("bench", "cache modes against each other in time, taking turns"),
-    "gpu-check": ("gpu_check", "a report on a GPU to paste: every mode in every dtype, and speed"),
+    "verify": ("measure", "every cache mode against the uncached forward"),
+    "sweep": ("measure", "cache modes, budgets and codecs on the same texts: bytes, speed, and what they change"),
+    "bench": ("measure", "cache modes against each other in time, taking turns"),
+    "gpu-check": ("measure", "a report on a GPU to paste: every mode in every dtype, and speed"),
     "seeds": ("seeds", "the tables of the KV cache documents, measured here beside what they print"),
-    "devices": ("devices", "list devices, and say what a model would take before it is loaded"),
-    "caches": ("caches", "list the cache modes"),
+    "devices": ("listings", "list devices, and say what a model would take before it is loaded"),
+    "caches": ("listings", "list the cache modes"),
     "lenses": ("lens", "the lenses through which a cache can be looked at"),
     "lens": ("lens", "what a lens shows of a run, one line a layer and head"),
-    "params": ("params", "MAX's KV cache parameters for a model"),
-    "budget": ("budget", "predicted bytes of a KV cache"),
+    "params": ("config", "MAX's KV cache parameters for a model"),
+    "budget": ("config", "predicted bytes of a KV cache"),
     "snapshot": ("snapshot", "what an exported file holds, whether it is sound, how far two are apart"),
     "events": ("events", "KV events of a running server: record, describe, explain"),
-    "child": ("child", "an engine for a window on another machine, which calls this over ssh"),
+    "child": ("command_line", "an engine for a window on another machine, which calls this over ssh"),
 }
 
 
@@ -70,6 +70,17 @@ def command_line() -> CommandLineParser:
 
 def _add_options(name: str, module: str, parser: argparse.ArgumentParser) -> None:
     getattr(import_module(f"engine.cli.{module}"), f"add_{name.replace('-', '_')}")(parser)
+
+
+def add_child(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(func=child_command)
+
+
+def child_command(_args: argparse.Namespace) -> int:
+    from engine.client.child import main
+
+    main(is_far=True)
+    return 0
 
 
 def run_command_line(argv: list[str] | None = None) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import structs
 
+from engine.cli.arguments import number, token_ids, whole
 from engine.cli.output import add_command, print_facts, print_json, printable
-from engine.cli.values import number, token_ids, whole
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target

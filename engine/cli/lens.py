@@ -13,9 +13,9 @@ from engine.cli.arguments import (
     model_spec,
     prompts_of,
     spec_of,
+    whole,
 )
 from engine.cli.output import add_command, print_json
-from engine.cli.values import whole
 from engine.client.inline import InlineClient
 from engine.errors import InputError
 from engine.spec.cache import NAMES

@@ -21,11 +21,10 @@ from engine.cli.arguments import (
     model_spec,
     prompts_of,
     spec_of,
+    token_ids,
 )
-from engine.cli.config_report import geometry_on_disk
-from engine.cli.conversation import print_turn
-from engine.cli.output import add_command, print_json, printable
-from engine.cli.values import token_ids
+from engine.cli.config import geometry_on_disk
+from engine.cli.output import add_command, print_json, printable, printable_line
 from engine.client.inline import InlineClient
 from engine.counted import counted
 from engine.errors import InputError
@@ -505,6 +504,39 @@ class Generation:
             print(f"note: {info.note}")
         for hit in self.hits:
             print(printable(f"halted after step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}"))
+
+
+def print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
+    """Print how much of the cache the next turn reuses, and where it differs from what is cached."""
+    reuse = session.live.get(seq_id).continued
+    assert reuse is not None
+    if not as_json:
+        print(printable(f"\n\n{reuse.words(quoted)}\n"))
+        return
+    differs = {} if reuse.position is None else {
+        "position": reuse.position,
+        "token": reuse.token,
+        "cached": reuse.cached,
+        "template_line": reuse.line or None,
+        "template_text": reuse.line_text,
+    }  # fmt: skip
+    print_json(
+        {
+            "event": "turn",
+            "seq_id": seq_id,
+            "answer": answer,
+            "num_tokens": len(session.sequence(seq_id).token_ids),
+            "reused": reuse.num_reused,
+            "cached": reuse.num_cached,
+            "why": reuse.why,
+            "differs": differs,
+        }
+    )
+
+
+def quoted(text: str) -> str:
+    """A text of the model on one line between quotation marks, with escapes."""
+    return f"“{printable_line(text)}”"
 
 
 def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, get_args
 
 from msgspec import structs
 
-from engine.cli.arguments import add_compute_arguments
+from engine.cli.arguments import add_compute_arguments, whole
 from engine.cli.output import add_command, print_json
-from engine.cli.values import whole
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 

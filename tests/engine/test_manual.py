@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from engine.cache.compressed.retention import rule_of
-from engine.cli.caches import markdown_table
 from engine.cli.command_line import command_line
+from engine.cli.listings import markdown_table
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
@@ -76,7 +76,7 @@ def test_the_readme_is_short() -> None:
 
 # what the recipe promises of a rule: a preset, parameters, both layouts, the reasons of what was dropped
 TRY_THE_RULE = """
-from engine.cli.caches import markdown_table
+from engine.cli.listings import markdown_table
 from engine.cli.command_line import command_line
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, cache_name, cache_named

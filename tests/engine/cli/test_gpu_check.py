@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.analysis import reference as compare
-from engine.cli import gpu_check
+from engine.cli import measure
 from engine.session.session import Session
 from tests.engine.cli.conftest import Twin
 
@@ -20,7 +20,7 @@ def test_the_report_has_what_is_installed_and_every_mode(twin: Twin) -> None:
     assert (about["torch"], about["device"]) == (torch.__version__, "cpu")
     assert (verify["event"], verify["dtype"]) == ("verify", "float32")
     assert [(mode["cache"], mode["passes"]) for mode in modes] == [
-        (name, True) for name in gpu_check.SHORT_CACHES.split(",")
+        (name, True) for name in measure.SHORT_CACHES.split(",")
     ]
 
 
@@ -35,7 +35,7 @@ def test_a_mode_that_fails_is_told_the_others_go_on_and_it_ends_with_1(
         return real(session, *rest)
 
     monkeypatch.setattr(compare, "session_logits", failing_pages)
-    monkeypatch.setattr(gpu_check, "SHORT_CACHES", "paged,growing,h2o")
+    monkeypatch.setattr(measure, "SHORT_CACHES", "paged,growing,h2o")
     status, out, err = twin.run(*SHORT)
     assert (status, err) == (1, "")
     paged, growing, _ = out.splitlines()[-3:]
@@ -49,13 +49,13 @@ def test_every_dtype_is_verified_and_then_speed_is_measured(twin: Twin, monkeypa
 
     def refused(args: object) -> int:
         asked.append(vars(args))
-        raise gpu_check.InputError("not in these numbers")
+        raise measure.InputError("not in these numbers")
 
     for name in ("verify", "bench"):
-        monkeypatch.setattr(f"engine.cli.{name}.{name}_command", refused)
+        monkeypatch.setattr(f"engine.cli.measure.{name}_command", refused)
     lines = twin.lines("gpu-check", "--device", "cpu", "--compile")
     assert [(each["event"], each.get("dtype")) for each in lines[1::2]] == [
-        *[("verify", dtype) for dtype in gpu_check.DTYPES for _ in range(2)],
+        *[("verify", dtype) for dtype in measure.DTYPES for _ in range(2)],
         ("bench", "auto"),
     ]
     assert {json.dumps(each) for each in lines[2:-1:2]} == {'{"event": "verify", "refused": "not in these numbers"}'}

@@ -251,7 +251,7 @@ def test_layers_must_be_consistent() -> None:
 def test_geometry_parameters_and_budget_import_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, engine.geometry.dimensions, engine.max, engine.max, engine.predict.bytes\n"
-        "import engine.cli.params\n"
+        "import engine.cli.config\n"
         "print([m for m in ('torch', 'transformers', 'PySide6', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,5 @@
-"""`devices`: lists the devices, and predicts what a model and its cache would take."""
+"""What there is: `caches`, every cache mode with its needs and parameters; `devices`, those of this computer, and what
+a model and its cache would take there."""
 
 from __future__ import annotations
 
@@ -7,14 +8,56 @@ from typing import Any
 
 from msgspec import structs
 
-from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
+from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of, whole
 from engine.cli.output import add_command, print_json, printable_line
-from engine.cli.values import whole
-from engine.client.inline import InlineClient
 from engine.counted import counted
 from engine.errors import InputError
-from engine.spec.cache import NAMES
+from engine.spec.cache import ALL_PRESETS, CUDA_GPU, NAMES
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, LoadForecast
+
+
+def add_caches(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="JSON lines")
+    how.add_argument("--markdown", action="store_true", help="the table of the manual")
+    parser.set_defaults(func=caches_command)
+
+
+def caches_command(args: argparse.Namespace) -> int:
+    if args.markdown:
+        print(markdown_table())
+        return 0
+    for preset in ALL_PRESETS.values():
+        if args.json:
+            print_json(
+                {
+                    "name": preset.name,
+                    "label": preset.label,
+                    "lossless": preset.lossless,
+                    "needs": list(preset.needs),
+                    "parameters": list(preset.parameters),
+                    "summary": preset.summary,
+                }
+            )
+        else:
+            needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
+            print(f"{preset.name:<30} {preset.summary}{needs}")
+    return 0
+
+
+def markdown_table() -> str:
+    """A Markdown table with one row for every preset."""
+    rows = (
+        (
+            f"`{p.name}`",
+            p.summary.rstrip(".") + (f"; needs {CUDA_GPU}" if p.spec.row.needs_cuda else ""),
+            "yes" if p.lossless else "",
+            ", ".join(f"`{n}`" for n in p.parameters),
+        )
+        for p in ALL_PRESETS.values()
+    )
+    head = ("name", "what it is", "lossless", "parameters")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * 4, *rows))
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +72,8 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 def devices_command(args: argparse.Namespace) -> int:
     spec, cache = model_spec(args), spec_of(args.cache, args)
+    from engine.client.inline import InlineClient
+
     client = InlineClient()
     told = (*client.do(ForecastLoad(spec, cache, args.context)), *client.do(FindDevices()))
     (found,) = (each for each in told if isinstance(each, LoadForecast))
