@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from engine.errors import InputError
-from engine.loop import exporting, replaying
-from engine.loop.loading import forecast_of, found_devices, found_models, listed
+from engine.errors import Cancelled, InputError
+from engine.loop import replaying
+from engine.loop.watching import with_surprisal
 from engine.spec.sampling import Prompt
 from engine.wire import breakpoints, commands, devices, measurements, serving
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
     Event,
+    FolderListed,
     ForkMade,
     ModelsFound,
     NodeAdded,
@@ -26,7 +32,7 @@ from engine.wire.events import (
     Tokenized,
     WentTo,
 )
-from engine.wire.exporting import EstimateExport, Export
+from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Exported
 from engine.wire.message import Command
 
 if TYPE_CHECKING:
@@ -226,10 +232,112 @@ def _watch(loop: EngineLoop, command: commands.Watch) -> None:
         loop.watching.watch(loop.session, command)
 
 
+# ---- exports ---------------------------------------------------------------------------------------------------------
+
+
 def _exported(loop: EngineLoop) -> Session | SnapshotFile:
     snapshot = loop.workspace.opened.snapshot
     return loop.session if snapshot is None else snapshot.file
 
+
+def _export(loop: EngineLoop, command: Export) -> None:
+    """Write the file and report its size and time, or that the export was cancelled, which leaves a file that was there
+    before unchanged."""
+    from engine.session.session import Session
+    from engine.snapshot.export import export as exporting
+
+    source, reporter, began = _exported(loop), loop.reporter, time.perf_counter()
+    if command.comes_here:
+        command = replace(command, path=Path(tempfile.mkdtemp(prefix="kvloupe-")) / command.path.name)
+    try:
+        if isinstance(source, Session):
+            command = replace(command, records=with_surprisal(source, command.records, reporter))
+        command = _with_norms(source, command)
+        reporter.follow(f"Writing {command.path.name}", exporting(source, command), counts_bytes=True)
+    except BaseException as error:
+        if command.comes_here:
+            with contextlib.suppress(OSError):
+                command.path.parent.rmdir()
+        if isinstance(error, Cancelled):
+            reporter.reply(ExportCancelled(command.path))
+        raise
+    took_ms = (time.perf_counter() - began) * 1e3
+    script = command.path.with_suffix(".py") if command.with_script and command.kind == "snapshot" else None
+    reporter.reply(Exported(command.path, _size_of(command), took_ms, script))
+
+
+def _with_norms(source: Session | SnapshotFile, command: Export) -> Export:
+    """The command with records as the engine has them: with the statistics of all rows, of which a window is told only
+    the newest of a step."""
+    from engine.session.session import Session
+
+    if not command.records:
+        return command
+    if isinstance(source, Session):
+        return replace(command, records=tuple(map(source.history.with_norms, command.records)))
+    from engine.opened.description import readable_steps
+
+    of_file = {record.step: record for record in readable_steps(source)}
+    return replace(command, records=tuple(of_file.get(record.step, record) for record in command.records))
+
+
+def _size_of(command: Export) -> int:
+    try:
+        return command.path.stat().st_size
+    except OSError:
+        raise InputError(f"'{command.path}' was written and is gone: look whether its drive is still there.") from None
+
+
+def _estimate(loop: EngineLoop, command: EstimateExport) -> None:
+    """Report what an export would take."""
+    from engine.snapshot.export import estimate
+
+    source = _exported(loop)
+    loop.reporter.reply(estimate(source, _with_norms(source, command.export)))
+
+
+# ---- what is on this computer ----------------------------------------------------------------------------------------
+
+MOST_LISTED = 5_000  # names of a folder
+
+
+def _find_models(loop: EngineLoop, _command: commands.FindModels) -> None:
+    from engine.model.hub import models_here
+
+    loop.reporter.reply(ModelsFound(models_here()))
+
+
+def _find_devices(loop: EngineLoop, _command: devices.FindDevices) -> None:
+    from engine.model.device import devices_here, formats_here, why_no_split
+
+    loop.reporter.reply(devices.DevicesFound(devices_here(), formats_here(), why_no_split()))
+
+
+def _forecast_load(loop: EngineLoop, command: devices.ForecastLoad) -> None:
+    """Answer with the memory that a model and its cache would take in place of the loaded one."""
+    from engine.model.forecast import forecast
+
+    held = loop.workspace.held
+    loop.reporter.reply(forecast(command, 0 if held is None else held.num_bytes))
+
+
+def _list_folder(loop: EngineLoop, command: commands.ListFolder) -> None:
+    """Answer with the first `MOST_LISTED` names of a folder, sorted; raises `InputError` if it cannot be read."""
+    path = command.path
+    try:
+        folder = Path(path).expanduser().absolute() if path else Path.home()
+        with os.scandir(folder) as entries:
+            found = [
+                (each.name, each.is_dir()) for each in islice(entries, MOST_LISTED) if not each.name.startswith(".")
+            ]
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"The folder '{path[:500]}' cannot be listed ({reason}): give another one.") from None
+    names = [tuple(sorted(name for name, is_folder in found if is_folder is wanted)) for wanted in (True, False)]
+    loop.reporter.reply(FolderListed(str(folder), *names))
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
 
 # Commands that only one part handles are given to it here.
 HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
@@ -276,13 +384,13 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.CloseSnapshot: lambda loop, command: loop.workspace.leave_file(command),
     commands.StartComparison: lambda loop, command: loop.comparing.start(loop.source, command, loop.workspace.model),
     commands.EndComparison: lambda loop, _: loop.comparing.end(),
-    commands.FindModels: lambda loop, _: loop.reporter.reply(ModelsFound(found_models())),
-    commands.ListFolder: lambda loop, command: loop.reporter.reply(listed(command.path)),
-    devices.FindDevices: lambda loop, _: loop.reporter.reply(found_devices()),
-    devices.ForecastLoad: lambda loop, command: loop.reporter.reply(forecast_of(command, loop.workspace.held)),
+    commands.FindModels: _find_models,
+    commands.ListFolder: _list_folder,
+    devices.FindDevices: _find_devices,
+    devices.ForecastLoad: _forecast_load,
     devices.UnloadModel: lambda loop, _: loop.workspace.unload(),
-    Export: lambda loop, command: exporting.export(_exported(loop), command, loop.reporter),
-    EstimateExport: lambda loop, command: exporting.estimate(_exported(loop), command, loop.reporter),
+    Export: _export,
+    EstimateExport: _estimate,
     measurements.WhatIf: lambda loop, command: loop.measuring.what_if(loop.session, command),
     measurements.CheckParity: lambda loop, command: loop.measuring.check_parity(loop.session, command),
     measurements.MapDamage: lambda loop, command: loop.measuring.map_damage(loop.session, command),

@@ -1,40 +1,29 @@
-"""Loads models and makes their sessions, and finds the models, devices and folders of this machine."""
+"""Loads models, and runs in a thread beside the loop what neither can be interrupted nor says how far it has come."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import Cancelled, InputError
+from engine.errors import Cancelled
 from engine.loop.inbox import Activity, Inbox
 from engine.loop.reporter import Reporter
-from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Pause
-from engine.wire.devices import DevicesFound
-from engine.wire.events import FolderListed
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
-    from engine.session.session import Session
-    from engine.wire.devices import ForecastLoad, LoadForecast
-    from engine.wire.events import LocalModel
-    from engine.wire.status import ModelInfo
 
 
 CHECKS_EVERY_S = 0.05
 REPORTS_EVERY_S = 1.0
 ENDS_WITHIN_S = 5.0  # how long a cancelled thread is waited for: a compiler may run as a program of its own
 LONG_TEXT = 20_000  # characters; a shorter text is tokenised within milliseconds
-MOST_LISTED = 5_000  # names of a folder
 NAMED_AFTER_S = 0.1  # how long a text is tokenised before that is reported: most are counted while they are typed
 
 Made = TypeVar("Made")
@@ -170,60 +159,3 @@ def _import_libraries() -> None:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def found_models() -> tuple[LocalModel, ...]:
-    """The models found on this computer."""
-    from engine.model.hub import models_here
-
-    return models_here()
-
-
-def found_devices() -> DevicesFound:
-    """The devices that a model can be loaded to."""
-    from engine.model.device import devices_here, formats_here, why_no_split
-
-    return DevicesFound(devices_here(), formats_here(), why_no_split())
-
-
-def forecast_of(command: ForecastLoad, held: HeldModel | None) -> LoadForecast:
-    """The memory that a model and its cache would take; `held` is the loaded model that it would replace."""
-    from engine.model.forecast import forecast
-
-    return forecast(command, 0 if held is None else held.num_bytes)
-
-
-def listed(path: str) -> FolderListed:
-    """The first `MOST_LISTED` names of a folder, sorted; raises `InputError` if it cannot be read."""
-    try:
-        folder = Path(path).expanduser().absolute() if path else Path.home()
-        with os.scandir(folder) as entries:
-            found = [
-                (each.name, each.is_dir()) for each in islice(entries, MOST_LISTED) if not each.name.startswith(".")
-            ]
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"The folder '{path[:500]}' cannot be listed ({reason}): give another one.") from None
-    names = [tuple(sorted(name for name, is_folder in found if is_folder is wanted)) for wanted in (True, False)]
-    return FolderListed(str(folder), *names)
-
-
-class HeldModel(NamedTuple):
-    """The loaded model, and the bytes of all its caches."""
-
-    info: ModelInfo
-    cache_bytes: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.info.weight_bytes + self.cache_bytes
-
-
-def session_of(model: LoadedModel, cache: CacheSpec) -> Session:
-    """A new, empty session of a model."""
-    from engine.session.session import Session
-    from engine.snapshot.resume import rows_of_file
-
-    session = Session(model, cache)
-    session.open_rows = rows_of_file
-    return session

@@ -13,9 +13,8 @@ from engine.loop.comparing import Comparing
 from engine.loop.handlers import HANDLERS
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
-from engine.loop.prompt_surprisal import SurprisalReporter, with_surprisal
 from engine.loop.reporter import Reporter
-from engine.loop.watching import Watching
+from engine.loop.watching import SurprisalReporter, Watching, with_surprisal
 from engine.loop.workspace import Workspace
 from engine.wire.commands import NextPhase, Shutdown
 from engine.wire.events import EngineLost, Failed, Stopped, word_of_cancelled

@@ -1,15 +1,21 @@
-"""An opened snapshot: takes pictures of it with the same functions as for a live sequence."""
+"""An opened snapshot: takes pictures of it with the same functions as for a live sequence. Its rows are read on
+request, only those that a picture shows."""
 
 from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
-from msgspec.structs import replace
+from msgspec import structs
 
+from engine.cache.contract import StateMatrix
+from engine.cache.layers.handles import matrices_of
 from engine.errors import InputError
 from engine.files.text import kind_of
 from engine.look.pictures import (
@@ -22,14 +28,26 @@ from engine.look.pictures import (
     picture_of,
     row_picture,
 )
+from engine.look.source import (
+    NO_POSITION,
+    Extremes,
+    Held,
+    Rows,
+    Source,
+    rewrites,
+    rows_of_weights,
+)
 from engine.opened.description import model_info, opened_file, readable_steps, sequence_info, tokens_of
-from engine.opened.rows import FileRows, FileSource
 from engine.saved.session import joined_text
+from engine.snapshot.format import PARTS, LayerEntry, table_name
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.verify import num_numbers
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
 from engine.wire.pictures import AttentionRequest, OutliersRequest, Picture, PictureRequest, RowRequest
-from engine.wire.records import RowStats
+from engine.wire.records import Provenance, RowStats
 from engine.wire.status import EngineStatus, Work
 
 MARKER = re.compile(r"<(?![0-9A-F]{2}>)[^<>\s]+>|\[CLS\]")  # a token that begins a text, as vocabularies write it
@@ -142,7 +160,7 @@ class OpenedSnapshot:
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
                 return attention_picture(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
             case RowRequest():
-                return replace(row_picture(request, source, geometry), written=self._norms_of(request.position))
+                return structs.replace(row_picture(request, source, geometry), written=self._norms_of(request.position))
         return picture_of(request, source, geometry, self._seen)
 
     @cached_property
@@ -174,3 +192,243 @@ def opened_foreign(path: Path, model: Path | None = None) -> SnapshotFile:
         file = SnapshotFile(inside)
     file.path = path
     return file
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+NUMBERS_AT_ONCE = 1 << 20
+HEAD_NUMBERS_AT_ONCE = 1 << 19  # read at once of one head, as float32: 2 MiB
+COUNTED_NUMBERS = 1 << 20  # a larger tensor is not counted if the picture shows the other one
+
+
+class FileRows:
+    """Reads the rows of a snapshot."""
+
+    def __init__(self, file: SnapshotFile) -> None:
+        self.file = file
+        self.spec: CacheSpec = file.manifest.cache_spec or CacheSpec()
+        self.num_tokens = file.manifest.num_tokens
+        self._entries = {entry.index: entry for entry in file.layers}
+        self._positions: dict[int, torch.Tensor] = {}
+        self._last: tuple[object, torch.Tensor] | None = None  # the last query and its result
+
+    def entry(self, layer: int) -> LayerEntry | None:
+        """The entry of a layer in the file; None if it has no rows there."""
+        return self._entries.get(layer)
+
+    @cached_property
+    def are_final(self) -> bool:
+        """Whether no row was evicted or rewritten after it had been written."""
+        spec = self.spec
+        is_final = spec.retention.keeps_all and not rewrites(spec) and not spec.recomputes and spec.quantizer is None
+        is_told = self.file.manifest.cache_spec is not None
+        return is_told and is_final and all(entry.first == 0 for entry in self._entries.values())
+
+    @cached_property
+    def num_coded(self) -> dict[int, tuple[int, ...]]:
+        """How many rows of K and of V of each layer were coded. A file of plain numbers does not say it: there it
+        follows from the cache mode."""
+        if self.file.manifest.form == "stored":
+            return {entry.index: (entry.keys.num_coded, entry.values.num_coded) for entry in self.file.layers}
+        return {
+            entry.index: tuple(
+                0 if entry.kind == "cross" else coding.num_coded(entry.num_rows, part)
+                for coding, part in zip(self.spec.codec.at(entry.index), PARTS, strict=True)
+            )
+            for entry in self.file.layers
+        }
+
+    def positions(self, entry: LayerEntry) -> torch.Tensor | None:
+        """The positions `[H_kv, S]` of rows with gaps between them, or of a layer of which some heads were not
+        written; else None."""
+        if is_run(entry):
+            return None
+        if entry.index not in self._positions:
+            positions = np.full((entry.num_kv_heads, entry.num_rows), NO_POSITION, np.int64)
+            for head in entry.heads:
+                positions[head] = self.file.positions(entry.index, head)
+            self._positions[entry.index] = torch.from_numpy(positions)
+        return self._positions[entry.index]
+
+    def numbers(self, entry: LayerEntry, part: Part, heads: range, rows: range) -> torch.Tensor:
+        """Numbers `[H, T, D]` in the dtype of the rows. The last result is kept."""
+        query = entry.index, part, heads, rows
+        if self._last is None or self._last[0] != query:
+            found = torch.empty(len(heads), len(rows), entry.dim(part), dtype=getattr(torch, entry.dtype))
+            for number, head in enumerate(heads):
+                self._read_head(entry, part, head, rows, found[number])
+            self._last = query, found
+        return self._last[1]
+
+    def _read_head(self, entry: LayerEntry, part: Part, head: int, rows: range, into: torch.Tensor) -> None:
+        """Read rows `[T, D]` of a head; zeros if the head was not written."""
+        if head not in entry.heads:
+            into.zero_()
+            return
+        at_once = max(1, HEAD_NUMBERS_AT_ONCE // entry.dim(part))
+        for start in range(0, len(rows), at_once):
+            piece = rows[start : start + at_once]
+            numbers = np.array(self.file.rows(entry.index, part, head, piece))
+            into[start : start + len(piece)] = torch.from_numpy(numbers)
+
+
+def is_run(entry: LayerEntry) -> bool:
+    """Whether the rows of all heads are written, at consecutive positions."""
+    return not entry.has_positions and len(entry.heads) == entry.num_kv_heads
+
+
+@dataclass(frozen=True, eq=False)
+class FileSource(Source):
+    """The rows of a snapshot as they were with `num_tokens` tokens."""
+
+    reader: FileRows
+    num_tokens: int
+
+    @property
+    def rotation(self) -> str:
+        return "How keys were turned by their positions is not known without the model: go on with it."
+
+    @property
+    def owner(self) -> tuple[object, ...]:
+        return (self.reader,)
+
+    @property
+    def spec(self) -> CacheSpec:
+        return self.reader.spec
+
+    @property
+    def is_known(self) -> bool:
+        return self.num_tokens >= self.reader.num_tokens or self.reader.are_final
+
+    @property
+    def is_now(self) -> bool:
+        return self.num_tokens >= self.reader.num_tokens
+
+    @property
+    def exact_provenance(self) -> Provenance:
+        return written_provenance(self.reader.file) if self.is_known else "as stored now"
+
+    def at(self, num_tokens: int) -> FileSource:
+        return replace(self, num_tokens=min(num_tokens, self.reader.num_tokens))
+
+    def held(self, layer: int, *, ever: bool = False) -> Held | None:
+        entry = self.reader.entry(layer)
+        if entry is None or (entry.first >= self.num_tokens and not ever):
+            return None
+        positions = self.reader.positions(entry)
+        stop = entry.first + entry.num_rows
+        if positions is None:
+            stop = stop if ever else min(stop, self.num_tokens)
+        elif not ever:
+            counts = (positions < self.num_tokens).sum(1)
+            keep = int(counts[0])
+            if keep and not bool((counts != keep).any()):
+                positions = positions[:, :keep]
+        dims = entry.dim("keys"), entry.dim("values")
+        return Held(entry.num_kv_heads, *dims, entry.dtype, entry.first, stop, positions)
+
+    def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
+        entry, held = self.reader.entry(layer), self.held(layer)
+        if entry is None or held is None:
+            return None
+        heads = range(entry.num_kv_heads) if head is None else range(head, head + 1)
+        if held.positions is None:
+            start = held.first if span is None else min(max(span.start, held.first), held.stop)
+            stop = held.stop if span is None else max(start, min(span.stop, held.stop))
+            numbers = self.reader.numbers(entry, part, heads, range(start - entry.first, stop - entry.first))
+            return Rows(numbers, start)
+        positions = held.positions[heads.start : heads.stop]
+        rows = range(positions.shape[1])
+        if span is not None:
+            places = ((positions >= span.start) & (positions < span.stop)).any(0).nonzero()[:, 0].tolist()
+            rows = range(places[0], places[-1] + 1) if places else range(0)
+        numbers = self.reader.numbers(entry, part, heads, rows)
+        return Rows(numbers, held.first, positions[:, rows.start : rows.stop].contiguous())
+
+    def num_final(self, layer: int, part: Part) -> int:
+        entry = self.reader.entry(layer)
+        is_final = entry is not None and self.reader.are_final and is_run(entry)
+        return min(entry.num_rows, self.num_tokens) if entry is not None and is_final else 0
+
+    def before(self, num_tokens: int) -> Source | None:
+        found = self.at(num_tokens)
+        return found if found.is_known else None
+
+    def exact_from(self, layer: int, part: Part) -> int:
+        """Before this position, the file has codes, or what was read from codes when it was written."""
+        reader, entry = self.reader, self.reader.entry(layer)
+        num_tokens = self.num_tokens if self.is_known else reader.num_tokens
+        if entry is None or reader.file.manifest.provenance != "dequantised":
+            return 0
+        if not any(map(any, reader.num_coded.values())):  # the file says it of all rows
+            return num_tokens
+        num_coded = reader.num_coded[layer][PARTS.index(part)]
+        return num_tokens if num_coded >= entry.num_rows else entry.first + num_coded if num_coded else 0
+
+    def is_cheap(self, part: Part) -> bool:
+        entries = self.reader.file.layers
+        told = self.ranges([entry.index for entry in entries], part)
+        counted = [len(each.heads) * each.num_rows * each.dim(part) for each in entries if each.index not in told]
+        return sum(counted) <= COUNTED_NUMBERS
+
+    def states(self, layer: int) -> tuple[StateMatrix, ...]:
+        file, found = self.reader.file, list[StateMatrix]()
+        for state in file.manifest.states if self.is_now else ():
+            if state.layer == layer:
+                numbers = torch.from_numpy(np.array(file.array(state.name)))
+                is_bfloat16 = file.entries[state.name].dtype == "BF16"
+                found += matrices_of(state.kind, numbers.view(torch.bfloat16) if is_bfloat16 else numbers)
+        return tuple(found)
+
+    def weights(self, layer: int) -> Rows | None:
+        row = self.reader.file.attention(layer) if self.is_now and self.reader.entry(layer) is not None else None
+        if row is None or row.shape[1] > self.num_tokens:
+            return None
+        return rows_of_weights(torch.from_numpy(row.copy()), self.num_tokens - row.shape[1])
+
+    def pages(self) -> tuple[int, list[list[int]]]:
+        file, source = self.reader.file, self.reader.file.manifest.num_source
+        return self.num_tokens, [
+            file.array(table_name(number))[: -(-max(0, self.num_tokens - source) // table.page_size)].tolist()
+            for number, table in enumerate(file.manifest.tables)
+        ]
+
+    # ---- what is stored beside the rows ----------------------------------------------------------------------------
+
+    def rows_at_once(self, layer: int, part: Part) -> int:
+        entry = self.reader.entry(layer)
+        return 1 if entry is None else max(1, NUMBERS_AT_ONCE // (entry.num_kv_heads * entry.dim(part)))
+
+    def ranges(self, layers: Iterable[int], lens: str) -> dict[int, tuple[float, float, float]]:
+        told = {layer: self._beside(layer, f"{lens}.magnitudes") for layer in layers}
+        return {layer: (float(it[0]), float(it[1]), float(it[2])) for layer, it in told.items() if it is not None}
+
+    def coarseness(self, lens: str) -> tuple[int, int, int] | None:
+        file, part = self.reader.file, LENSES[lens].part
+        pyramid = file.manifest.pyramid
+        if pyramid is None or part != lens or not self.is_now:  # of K and V themselves, and of all rows
+            return None
+        return pyramid.tokens_per_column, pyramid.channels(part), num_numbers(file, part)
+
+    def extremes(self, layer: int, lens: str) -> Extremes | None:
+        entry, coarse = self.reader.entry(layer), self.coarseness(lens)
+        low, high = self._beside(layer, f"{lens}.low"), self._beside(layer, f"{lens}.high")
+        if entry is None or coarse is None or low is None or high is None or len(entry.heads) < entry.num_kv_heads:
+            return None
+        return Extremes(low, high, range(entry.first // coarse[0], -(-(entry.first + entry.num_rows) // coarse[0])))
+
+    def _beside(self, layer: int, what: str) -> np.ndarray | None:
+        entry, file = self.reader.entry(layer), self.reader.file
+        name = "" if entry is None else entry.name(what)
+        return file.numbers(name) if name in file else None
+
+
+def written_provenance(file: SnapshotFile) -> Provenance:
+    """The provenance of exact rows in a file: "recorded" if they came from a live cache, else as it was when they were
+    written. An unknown word becomes "as stored now", which promises nothing."""
+    match file.manifest.provenance:
+        case "recomputed":
+            return "recomputed"
+        case "live cache" | "recorded" | "dequantised":
+            return "recorded"
+    return "as stored now"

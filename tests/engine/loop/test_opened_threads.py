@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine.loop.inbox import Activity, Inbox
-from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
+from engine.loop.workspace import OpenFile
 from engine.snapshot import save_cache
 from engine.wire.commands import OpenSnapshot
 

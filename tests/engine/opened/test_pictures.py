@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.look.source import provenance_of
 from engine.opened.description import steps_of
-from engine.opened.file import OpenedSnapshot
-from engine.opened.rows import FileSource
+from engine.opened.file import FileSource, OpenedSnapshot
 from engine.session.session import Session
 from engine.snapshot import save_cache
 from engine.wire.pictures import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.look.pictures import Seen, picture_of
-from engine.opened import rows as rooms
+from engine.opened import file as rooms
 from engine.spec.cache import CacheSpec
 from engine.wire.pictures import WallPicture, WallRequest
 from tests.engine.opened.sessions import opened, same
