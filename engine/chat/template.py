@@ -12,8 +12,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
-from engine.chat.budget import RenderBudget, TemplateTooExpensive
-from engine.chat.sandbox import TemplateSandbox
+from engine.chat.sandbox import RenderBudget, TemplateSandbox, TemplateTooExpensive
 from engine.errors import InputError, first_line
 from engine.spec.sampling import JOINED_END, MAX_TEMPLATE_CHARS, PLAIN_END, PLAIN_TEMPLATE, Chat
 

@@ -77,86 +77,7 @@ if TYPE_CHECKING:
     from engine.wire.pages import PageEvent
     from engine.wire.status import ModelInfo
 
-
-def add_export_arguments(run: argparse.ArgumentParser) -> None:
-    """Add the options for the export."""
-    run.add_argument("--export", type=Path, metavar="FILE", help="write the cache after the last step, and all steps")
-    run.add_argument("--export-as", choices=get_args(ExportKind), default="snapshot", help="for other programs")
-    run.add_argument("--export-form", choices=("stored", "rows"), default="stored", help="codes, or decoded numbers")
-    run.add_argument("--export-layers", metavar="0-3,7", default="all", help="some layers only")
-    run.add_argument("--export-heads", metavar="0,1", default="all", help="some kv heads only")
-    run.add_argument("--export-script", action="store_true", help="with a script beside it, in plain transformers")
-    run.add_argument("--notes", default="", help="kept inside the snapshot")
-
-
-def export_of(args: argparse.Namespace) -> Export | None:
-    """The export command, without records; None if nothing is exported. Bad options raise `InputError` here, before the
-    run."""
-    if args.export is None:
-        plain = {"as": "snapshot", "form": "stored", "layers": "all", "heads": "all", "script": False}
-        given = [f"--export-{name}" for name, value in plain.items() if getattr(args, f"export_{name}") != value]
-        for option in given + ["--notes"] * bool(args.notes):
-            raise InputError(f"{option} says how to export, and nothing is exported: give --export with a file.")
-        return None
-    return Export(
-        args.export,
-        0,
-        notes=args.notes,
-        form=args.export_form,
-        layers=parse_numbers(args.export_layers, "layers"),
-        kv_heads=parse_numbers(args.export_heads, "heads"),
-        kind=args.export_as,
-        with_script=args.export_script,
-    )
-
-
-LONGEST = 1 << 40  # stands for the number of tokens while it is unknown
-
-
-def add_edit_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--edit",
-        metavar="EDIT",
-        action="append",
-        default=[],
-        help=f"change the cache by hand when the prompt is read, like '{EXAMPLE}' ({', '.join(FORMS)}); repeat it",
-    )
-
-
-def check_edits(texts: list[str], model: str) -> None:
-    """Raise `InputError` for an edit that cannot be parsed, or that no sequence of the model can take, as far as its
-    config.json and the files that edits name can tell."""
-    geometry = geometry_on_disk(model) if texts else None
-    for edit in [parse_edit(text, 0, LONGEST) for text in texts]:
-        if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
-            edit.check_parameters(LONGEST)
-        if geometry is not None:
-            edit.check_model(geometry)
-        if isinstance(edit, Overwrite) and edit.from_file is not None:
-            from engine.snapshot.read import SnapshotFile  # imported here, since few edits name a file
-
-            SnapshotFile(Path(edit.from_file)).close()
-
-
-def in_words(line: dict[str, Any]) -> str:
-    """An edit in words, with its KL, and the token that was chosen again."""
-    moved = "" if line["kl"] is None else f" · KL {line['kl']:.4g} nats"
-    return f"\n[{line['edit']}{moved}]\n{line.get('text', '')}"
-
-
-def add_breakpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that end a run early; the help lists the quantities of conditions."""
-    parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end where this text is generated")
-    parser.add_argument(
-        "--stop-when",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help="a breakpoint: halt after the step where it holds, like 'entropy > 2' (below); repeat it for several",
-    )
-    lines = "\n".join(f"  {line}" for line in help_lines())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = f"conditions of a breakpoint (--stop-when):\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
+_LONGEST = 1 << 40  # stands for the number of tokens while it is unknown
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -176,26 +97,62 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int)
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--min-p", type=float)
-    add_breakpoint_arguments(parser)
+    _add_breakpoint_arguments(parser)
     parser.add_argument(
         "--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}"
     )
-    add_edit_argument(parser)
-    add_export_arguments(parser)
+    _add_edit_argument(parser)
+    _add_export_arguments(parser)
     parser.add_argument(
         "--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people"
     )
     add_command(parser, run_command)
 
 
+def _add_breakpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that end a run early; the help lists the quantities of conditions."""
+    parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end where this text is generated")
+    parser.add_argument(
+        "--stop-when",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="a breakpoint: halt after the step where it holds, like 'entropy > 2' (below); repeat it for several",
+    )
+    lines = "\n".join(f"  {line}" for line in help_lines())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"conditions of a breakpoint (--stop-when):\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
+
+
+def _add_edit_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--edit",
+        metavar="EDIT",
+        action="append",
+        default=[],
+        help=f"change the cache by hand when the prompt is read, like '{EXAMPLE}' ({', '.join(FORMS)}); repeat it",
+    )
+
+
+def _add_export_arguments(run: argparse.ArgumentParser) -> None:
+    """Add the options for the export."""
+    run.add_argument("--export", type=Path, metavar="FILE", help="write the cache after the last step, and all steps")
+    run.add_argument("--export-as", choices=get_args(ExportKind), default="snapshot", help="for other programs")
+    run.add_argument("--export-form", choices=("stored", "rows"), default="stored", help="codes, or decoded numbers")
+    run.add_argument("--export-layers", metavar="0-3,7", default="all", help="some layers only")
+    run.add_argument("--export-heads", metavar="0,1", default="all", help="some kv heads only")
+    run.add_argument("--export-script", action="store_true", help="with a script beside it, in plain transformers")
+    run.add_argument("--notes", default="", help="kept inside the snapshot")
+
+
 def run_command(args: argparse.Namespace) -> int:
     for text in args.stop_when:
         parsed(text)
-    check_edits(args.edit, args.model)
+    _check_edits(args.edit, args.model)
     check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
-    sampling = with_sampling_options(SamplingParams(draws=NEWEST_DRAWS), args)
-    export_command = export_of(args)
+    sampling = _with_sampling_options(SamplingParams(draws=NEWEST_DRAWS), args)
+    export_command = _export_of(args)
     prompts, later = prompts_of(args, sampling), (args.user or [])[1:]
     if args.save_session is not None and args.snapshot is not None:
         raise InputError("A run that goes on from a snapshot cannot be repeated without it: export it instead.")
@@ -233,6 +190,49 @@ def run_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def _with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters with those that were typed, stop strings included."""
+    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+    given["stop"] = tuple(args.stop) or None
+    return structs.replace(sampling, **{name: value for name, value in given.items() if value is not None})
+
+
+def _check_edits(texts: list[str], model: str) -> None:
+    """Raise `InputError` for an edit that cannot be parsed, or that no sequence of the model can take, as far as its
+    config.json and the files that edits name can tell."""
+    geometry = geometry_on_disk(model) if texts else None
+    for edit in [parse_edit(text, 0, _LONGEST) for text in texts]:
+        if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
+            edit.check_parameters(_LONGEST)
+        if geometry is not None:
+            edit.check_model(geometry)
+        if isinstance(edit, Overwrite) and edit.from_file is not None:
+            from engine.snapshot.read import SnapshotFile  # imported here, since few edits name a file
+
+            SnapshotFile(Path(edit.from_file)).close()
+
+
+def _export_of(args: argparse.Namespace) -> Export | None:
+    """The export command, without records; None if nothing is exported. Bad options raise `InputError` here, before the
+    run."""
+    if args.export is None:
+        plain = {"as": "snapshot", "form": "stored", "layers": "all", "heads": "all", "script": False}
+        given = [f"--export-{name}" for name, value in plain.items() if getattr(args, f"export_{name}") != value]
+        for option in given + ["--notes"] * bool(args.notes):
+            raise InputError(f"{option} says how to export, and nothing is exported: give --export with a file.")
+        return None
+    return Export(
+        args.export,
+        0,
+        notes=args.notes,
+        form=args.export_form,
+        layers=parse_numbers(args.export_layers, "layers"),
+        kv_heads=parse_numbers(args.export_heads, "heads"),
+        kind=args.export_as,
+        with_script=args.export_script,
+    )
+
+
 def begin(
     client: InlineClient, model: ModelSpec, cache: CacheSpec, prompts: list[Prompt], steps: int
 ) -> Iterator[Event]:
@@ -240,7 +240,7 @@ def begin(
     yield from client.ask(LoadModel(model, cache))
     loaded = client.session.model
     loaded.runners.compiling = announce_compiling
-    cache = with_room_for(loaded, cache, prompts, steps)
+    cache = _with_room_for(loaded, cache, prompts, steps)
     if cache != client.session.cache:
         yield from client.ask(SetCache(cache))
     for prompt in prompts:
@@ -250,14 +250,7 @@ def begin(
         yield from client.ask(SubmitPrompt(prompt, alone=prompt is prompts[0]))
 
 
-def with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
-    """The sampling parameters with those that were typed, stop strings included."""
-    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
-    given["stop"] = tuple(args.stop) or None
-    return structs.replace(sampling, **{name: value for name, value in given.items() if value is not None})
-
-
-def with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
+def _with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
     """The spec, with a length for a static cache that has none, if prompt and steps exceed the default length."""
     if spec.form != "static" or spec.max_length is not None:
         return spec
@@ -348,7 +341,7 @@ class Generation:
             self.do(SetCache(spec))
         for seq_id in self.session.live.ids:
             before = self.session.sequence(seq_id).sampling
-            if (sampling := with_sampling_options(before, args)) != before:
+            if (sampling := _with_sampling_options(before, args)) != before:
                 self.do(SetSampling(sampling, seq_id))
             sampled = self.session.sequence(seq_id).sampled
             self.generated[seq_id] = [] if says_next or sampled is None else [sampled]
@@ -375,7 +368,7 @@ class Generation:
         self._chat = self._chat.answered(answer, text)
         self.do(SubmitPrompt(Prompt(chat=self._chat, sampling=self._sampling), alone=False, after=parent))
         (seq_id,) = self.session.live.ids
-        print_turn(self.session, seq_id, answer, self._args.json)
+        _print_turn(self.session, seq_id, answer, self._args.json)
         self.generated = {seq_id: []}
         self._force()
 
@@ -413,7 +406,7 @@ class Generation:
                 # by position, since a preempted sequence is prefilled again and chooses its last token twice
                 self.generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
             if self._args.json:
-                print_json(step_line(record, part))
+                print_json(_step_line(record, part))
             elif len(self.generated) == 1:
                 print(printable(part.sampled_text), end="", flush=True)
 
@@ -451,7 +444,7 @@ class Generation:
             lines[-1] |= {"token_id": sequence.sampled, "text": session.text_of(sequence.sampled)}
             generated[-1] = sequence.sampled
         for line in lines:
-            print_json(line) if self._args.json else print(printable(in_words(line)), end="", flush=True)
+            print_json(line) if self._args.json else print(printable(_in_words(line)), end="", flush=True)
 
     def print_summary(self, seconds: float) -> None:
         """Print what was generated, and the conditions that ended the run with their values."""
@@ -492,7 +485,7 @@ class Generation:
         if len(generated) > 1:
             for seq_id, text in texts.items():
                 print(f"[{seq_id}] {printable(text)}")
-        stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
+        stored = f"{kv_bytes:,} bytes of {_kept_words(info)}"
         print(f"\n\n{counted(count, 'token')} · {rate} tok/s · {cache_label(session.cache)} · {stored}")
         for level, cost_ms in session.captured.costs_ms:
             print(f"overhead of measuring: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
@@ -506,12 +499,39 @@ class Generation:
             print(printable(f"halted after step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}"))
 
 
-def print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
+# ---- what is printed ------------------------------------------------------------------------------------------------
+
+
+def _step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
+    return {
+        "event": "step",
+        "step": record.step,
+        "phase": record.phase,
+        "seq_id": part.seq_id,
+        "token_id": part.sampled,
+        "text": part.sampled_text,
+        "num_tokens": part.num_tokens,
+        "kv_bytes": record.num_bytes.stored,
+        "surprisal": [round(nats, 4) if nats is not None and isfinite(nats) else None for nats in part.surprisal],
+        "ms": round(record.timings.total_ms, 3),
+        "runner": record.runner,
+        **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
+        **({"preempted": list(record.preempted)} if record.preempted else {}),
+    }
+
+
+def _in_words(line: dict[str, Any]) -> str:
+    """An edit in words, with its KL, and the token that was chosen again."""
+    moved = "" if line["kl"] is None else f" · KL {line['kl']:.4g} nats"
+    return f"\n[{line['edit']}{moved}]\n{line.get('text', '')}"
+
+
+def _print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
     """Print how much of the cache the next turn reuses, and where it differs from what is cached."""
     reuse = session.live.get(seq_id).continued
     assert reuse is not None
     if not as_json:
-        print(printable(f"\n\n{reuse.words(quoted)}\n"))
+        print(printable(f"\n\n{reuse.words(_quoted)}\n"))
         return
     differs = {} if reuse.position is None else {
         "position": reuse.position,
@@ -534,30 +554,12 @@ def print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> Non
     )
 
 
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     """A text of the model on one line between quotation marks, with escapes."""
     return f"“{printable_line(text)}”"
 
 
-def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
-    return {
-        "event": "step",
-        "step": record.step,
-        "phase": record.phase,
-        "seq_id": part.seq_id,
-        "token_id": part.sampled,
-        "text": part.sampled_text,
-        "num_tokens": part.num_tokens,
-        "kv_bytes": record.num_bytes.stored,
-        "surprisal": [round(nats, 4) if nats is not None and isfinite(nats) else None for nats in part.surprisal],
-        "ms": round(record.timings.total_ms, 3),
-        "runner": record.runner,
-        **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
-        **({"preempted": list(record.preempted)} if record.preempted else {}),
-    }
-
-
-def kept_words(info: ModelInfo) -> str:
+def _kept_words(info: ModelInfo) -> str:
     """What the cache of this model holds, in words."""
     has_state = any(layer.kind == "linear" or layer.state_elements for layer in info.geometry.layers)
     if not info.geometry.attention_layers:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.chat import budget, sandbox
-from engine.chat.budget import RenderBudget, TemplateTooExpensive
+from engine.chat import sandbox
+from engine.chat.sandbox import RenderBudget, TemplateTooExpensive
 from engine.chat.template import ChatTemplate, TemplateFailed
 from engine.spec.sampling import Chat, Turn
 
@@ -27,10 +27,10 @@ from engine.spec.sampling import Chat, Turn
 def test_an_item_counts_as_often_as_it_is_deep(
     monkeypatch: pytest.MonkeyPatch, value: Any, num_items: int, num_chars: int
 ) -> None:
-    monkeypatch.setattr(budget, "MAX_NESTED", num_items)
+    monkeypatch.setattr(sandbox, "MAX_NESTED", num_items)
     assert RenderBudget().total_size(value) == num_chars
     if num_items:
-        monkeypatch.setattr(budget, "MAX_NESTED", num_items - 1)
+        monkeypatch.setattr(sandbox, "MAX_NESTED", num_items - 1)
         with pytest.raises(TemplateTooExpensive, match="more than"):
             RenderBudget().total_size(value)
 
@@ -38,11 +38,11 @@ def test_an_item_counts_as_often_as_it_is_deep(
 @pytest.mark.parametrize(
     ("source", "owner", "limit", "most"),
     [
-        ("{{ 'ab' * 5 }}", budget, "MAX_VALUE", 10),
-        ("{{ 'abc' + 'de' }}", budget, "MAX_VALUE", 5),
-        ("{{ 'abc' ~ 'de' }}", budget, "MAX_VALUE", 5),
-        ("{{ ['ab', 'c', 'de']|join('--') }}", budget, "MAX_VALUE", 11),
-        ("{{ '--'.join(['ab', 'c', 'de']) }}", budget, "MAX_VALUE", 11),
+        ("{{ 'ab' * 5 }}", sandbox, "MAX_VALUE", 10),
+        ("{{ 'abc' + 'de' }}", sandbox, "MAX_VALUE", 5),
+        ("{{ 'abc' ~ 'de' }}", sandbox, "MAX_VALUE", 5),
+        ("{{ ['ab', 'c', 'de']|join('--') }}", sandbox, "MAX_VALUE", 11),
+        ("{{ '--'.join(['ab', 'c', 'de']) }}", sandbox, "MAX_VALUE", 11),
         ("{{ ['a', 'b'] * 3 }}", sandbox, "MAX_ITEMS", 6),
         ("{{ ('a', 'b') * 3 }}", sandbox, "MAX_ITEMS", 6),
         ("{{ 'a'.ljust(7) }}", sandbox, "MAX_ITEMS", 7),

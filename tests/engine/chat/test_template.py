@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from engine.chat import budget
+from engine.chat import sandbox
 from engine.chat.template import ChatTemplate, Rendered, TemplateFailed
 from engine.spec.sampling import Chat, Turn
 from tests.engine.chat.templates import CHATML, HOSTILE, LLAMA_WITH_DATE, NEEDS_TOOLS, RAISES, THINKING
@@ -98,9 +98,9 @@ def test_what_has_no_address_is_written_as_ever() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_ends_soon_and_says_why(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_SECONDS", 600)  # steps and characters alone end it, on any machine
-    monkeypatch.setattr(budget, "MAX_STEPS", 60_000)
-    monkeypatch.setattr(budget, "MAX_CHARS", 64 << 20)
+    monkeypatch.setattr(sandbox, "MAX_SECONDS", 600)  # steps and characters alone end it, on any machine
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 60_000)
+    monkeypatch.setattr(sandbox, "MAX_CHARS", 64 << 20)
     source, wanted = HOSTILE[name]
     with pytest.raises(TemplateFailed) as caught:
         render(source)
@@ -118,7 +118,7 @@ def test_an_operation_that_is_too_large_is_refused_before_it_is_done(name: str) 
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 3 * budget.MAX_VALUE
+    assert peak < 3 * sandbox.MAX_VALUE
 
 
 def test_time_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +134,12 @@ def test_what_a_turn_says_is_text_and_no_template() -> None:
 
 
 def test_what_spent_too_much_is_not_tried_again_with_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_STEPS", 1_000)
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 1_000)
     template = ChatTemplate("{% for m in messages %}{% for i in range(m.content | length) %}x{% endfor %}{% endfor %}")
     long, short = Chat((Turn("user", "a" * 5_000),)), Chat((Turn("user", "a" * 5),))
     with pytest.raises(TemplateFailed, match="it does not end"):
         template.render(long, {})
-    monkeypatch.setattr(budget, "MAX_STEPS", 1_000_000)
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 1_000_000)
     with pytest.raises(TemplateFailed, match="it does not end"):
         template.render(long, {})
     assert template.render(short, {}).text == "xxxxx"
