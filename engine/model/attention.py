@@ -261,20 +261,27 @@ UNMASKED = RowMask(None, None)
 
 @dataclass(frozen=True, eq=False)
 class OneCache:
-    """Writes the new rows of one sequence to the cache of a batch, and attends to all its rows."""
+    """Writes the new rows of one sequence to the cache of a batch, and attends to all its rows. `num_read`: how many of
+    them hold tokens, where a single query reads them. The room that a static cache has after these is masked; it is
+    left out where it is long, so that a step costs what it reads, and transformers' numbers are not met in any case."""
 
     batch: Batch
     mask: RowMask
+    num_read: int | None = None
     deferred: ClassVar[None] = None  # no outputs are deferred, as `NewestOfChunk` does
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         probe, layer = self.batch.probe, attn.layer_idx
         keys, values = self.batch.cache.update(keys, values, layer)
+        mask = self.mask
+        if self.num_read is not None and keys.shape[2] > max(self.num_read, LONG_CONTEXT):
+            keys, values = keys.narrow(2, 0, self.num_read), values.narrow(2, 0, self.num_read)
+            mask = UNMASKED
         hidden = self.batch.hidden.get(layer)
         if probe is None or probe.timer is None:
-            return attention_output(attn, query, keys, values, self.mask, probe, hidden)
+            return attention_output(attn, query, keys, values, mask, probe, hidden)
         with probe.timer.timed("attention", layer):
-            return attention_output(attn, query, keys, values, self.mask, probe, hidden)
+            return attention_output(attn, query, keys, values, mask, probe, hidden)
 
 
 @dataclass(frozen=True, eq=False)

@@ -216,6 +216,23 @@ def counted(layer: Any) -> Any:
 class CountedStaticRows(StaticRows):
     """The handle of a `CountedStaticLayer`."""
 
+    _room: tuple[torch.Tensor, int, int] | None = None  # K, and the bytes reserved and beside the rows while it is K
+
+    def held_bytes(self) -> HeldBytes:
+        """The storage is looked for once: it stays where it is, and these are counted after every step."""
+        layer = self.layer
+        if not layer.is_initialized:
+            return super().held_bytes()
+        if self._room is None or self._room[0] is not layer.keys:
+            whole, rows = super().held_bytes(), layer.num_rows * self._row_bytes
+            self._room = layer.keys, whole.reserved, whole.stored - rows
+        _, reserved, beside = self._room
+        return HeldBytes(min(layer.num_rows * self._row_bytes + beside, reserved), reserved)
+
+    @property
+    def _row_bytes(self) -> int:
+        return int(self.layer.keys.nbytes + self.layer.values.nbytes) // int(self.layer.keys.shape[2])
+
     def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
         found: torch.Tensor = getattr(self.layer, part)[0, :, first_position : self.layer.num_rows]
         return found

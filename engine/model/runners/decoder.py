@@ -298,8 +298,11 @@ class FusedDecoder:
         the cache ends. If more than `least_products` multiplications can be deferred, only the newest token's output,
         and an object that computes the output of all."""
         hidden, places = self.embedded(batch.ids), places_of(batch, start)
-        mask = RowMask.of(create_causal_mask(self._config, hidden, None, batch.cache, places), hidden)
-        attend: OneCache | NewestOfChunk = (one := OneCache(batch, mask))
+        is_one, mask = hidden.shape[1] == 1, UNMASKED
+        if not is_one or batch.cache is None or batch.cache.is_compileable:  # else one query reads every row
+            mask = RowMask.of(create_causal_mask(self._config, hidden, None, batch.cache, places), hidden)
+        one = OneCache(batch, mask, batch.starts[0] + 1 if is_one else None)
+        attend: OneCache | NewestOfChunk = one
         if least_products is not None:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
         hidden = self.run_layers(hidden, places, attend, batch)
