@@ -268,6 +268,10 @@ class GrowingLayer(OwnLayer):
     def rows(self) -> HeldRows | None:
         return HeldRows(self.held_keys, self.held_values, 0) if self.is_initialized else None
 
+    def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
+        buffer = self.keys if part == "keys" else self.values
+        return buffer[0].narrow(1, first_position, self.length - first_position)
+
     def held_bytes(self) -> HeldBytes:
         stored = self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
         return HeldBytes(stored, self.reserved_bytes)
