@@ -19,6 +19,7 @@ from engine.wire.breakpoints import (
     ConditionEvaluator,
     ConditionVerdict,
     recorded_attention,
+    tail_of,
 )
 from engine.wire.records import SequenceStep, StepRecord
 
@@ -94,16 +95,11 @@ class Search:
         count, tail = self._tails.get(part.seq_id, (0, ""))
         if count == part.first_position:
             return tail
-        pieces: list[str] = []
-        missing, position = TEXT_TAIL, part.first_position
-        while position and missing > 0:
-            position -= 1
-            token = self._timeline.token(part.seq_id, position)
-            if token is None:
-                break
-            pieces.append(token.text)
-            missing -= len(token.text)
-        return "".join(reversed(pieces))[-TEXT_TAIL:]
+        return tail_of(part.first_position, lambda position: self._text_at(part.seq_id, position))
+
+    def _text_at(self, seq_id: int, position: int) -> str | None:
+        token = self._timeline.token(seq_id, position)
+        return None if token is None else token.text
 
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         return self._masses.get((step, part.seq_id, span))

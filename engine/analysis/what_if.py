@@ -214,7 +214,7 @@ def exact_bytes(trial: Trial, layer: int) -> int:
 @torch.inference_mode()
 def tensor_damage(pairs: list[tuple[torch.Tensor, torch.Tensor]], per_column: int) -> TensorDamage:
     """Errors of one tensor, from pairs `(exact, read back)` of `[1, H_kv, S, D]` for each layer."""
-    by_token, by_channel, max_abs, cosine = [], [], [], []
+    by_token, by_channel, max_abs = [], [], []
     for exact, read in pairs:
         true, error = exact[0].float(), (read[0].float() - exact[0].float())
         scale = true.square().mean((1, 2)).sqrt().clamp(min=1e-12)[:, None]  # [H_kv, 1]
@@ -222,8 +222,7 @@ def tensor_damage(pairs: list[tuple[torch.Tensor, torch.Tensor]], per_column: in
         by_token.append(torch.stack([c.mean(1) for c in columns], 1).sqrt() / scale)
         by_channel.append(error.square().mean(1).sqrt() / scale)
         max_abs.append(error.abs().amax((1, 2)))
-        cosine.append(torch.nn.functional.cosine_similarity(true.flatten(1), read[0].float().flatten(1), dim=1))
-    return TensorDamage(stacked(by_token), stacked(by_channel), stacked(max_abs), stacked(cosine))
+    return TensorDamage(stacked(by_token), stacked(by_channel), stacked(max_abs))
 
 
 def stacked(tensors: list[torch.Tensor]) -> np.ndarray:

@@ -27,7 +27,6 @@ class Breakpoints:
     def __init__(self, reporter: Reporter, steps: StepsToDo, comparing: Comparing) -> None:
         self._reporter, self._steps, self._comparing = reporter, steps, comparing
         self._breakpoints: tuple[Breakpoint, ...] = ()
-        self._num_hits: dict[int, int] = {}
         self._too_slow: set[str] = set()  # patterns
         self._halted_by: BreakpointHit | None = None
 
@@ -38,15 +37,9 @@ class Breakpoints:
                 f"{len(command.breakpoints)} breakpoints are too many: at most {MAX_BREAKPOINTS} "
                 "are asked after every step."
             )
-        known = {breakpoint.id: breakpoint.text for breakpoint in self._breakpoints}
-        counts = {
-            breakpoint.id: self._num_hits.get(breakpoint.id, 0)
-            for breakpoint in command.breakpoints
-            if known.get(breakpoint.id) == breakpoint.text
-        }
         if len({breakpoint.id for breakpoint in command.breakpoints}) < len(command.breakpoints):
             raise InputError("Two breakpoints have the same id: give each its own.")
-        self._breakpoints, self._num_hits = command.breakpoints, counts
+        self._breakpoints = command.breakpoints
         self._too_slow.clear()
 
     @property
@@ -55,8 +48,7 @@ class Breakpoints:
         return bool(self._steps.until) or any(breakpoint.is_enabled for breakpoint in self._breakpoints)
 
     def forget(self) -> None:
-        """Forget all hits, because the history was cleared."""
-        self._num_hits.clear()
+        """Forget what was found, because the history was cleared."""
         self._too_slow.clear()
         self._halted_by = None
 
@@ -94,8 +86,6 @@ class Breakpoints:
         found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
         self._halted_by = found[0] if found else None
         for hit in found:
-            if hit.breakpoint_id is not None:
-                self._num_hits[hit.breakpoint_id] = self._num_hits.get(hit.breakpoint_id, 0) + 1
             self._reporter.emit(hit)
         if found:
             self._steps.end()
@@ -108,11 +98,8 @@ class Breakpoints:
         if not self._breakpoints and self._halted_by is None:
             return status
         setting = self._setting(session) if self._breakpoints and session is not None else None
-        states = (
-            BreakpointState(breakpoint, self._num_hits.get(breakpoint.id, 0), self._problem(breakpoint, setting))
-            for breakpoint in self._breakpoints
-        )
-        return replace(status, breakpoints=tuple(states), halted_by=self._halted_by)
+        states = tuple(BreakpointState(each, self._problem(each, setting)) for each in self._breakpoints)
+        return replace(status, breakpoints=states, halted_by=self._halted_by)
 
     def _problem(self, breakpoint: Breakpoint, setting: ConditionSetting | None) -> str:
         """Why a breakpoint cannot hold; empty where it can."""

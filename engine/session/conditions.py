@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -11,13 +11,13 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.condition import ConditionSetting, TokenSpan, parsed, why_never
 from engine.wire.breakpoints import (
-    TEXT_TAIL,
     Attention,
     AttentionMass,
     AttentionMeasured,
     BreakpointHit,
     ConditionEvaluator,
     MeasureAttention,
+    tail_of,
 )
 from engine.wire.records import SequenceStep, StepRecord
 
@@ -76,7 +76,8 @@ class SessionSurroundings:
         self._session, self._differs = session, differs
 
     def text_before(self, part: SequenceStep) -> str:
-        return tail_of(self._session.sequence(part.seq_id).token_ids, part.first_position, self._session.text_of)
+        ids = self._session.sequence(part.seq_id).token_ids
+        return tail_of(part.first_position, lambda position: self._session.text_of(ids[position]))
 
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         rows = self._session.history.attention.get((step, part.seq_id)) or {}
@@ -84,17 +85,6 @@ class SessionSurroundings:
 
     def differs(self, step: int, seq_id: int) -> bool | None:
         return self._differs(step, seq_id)
-
-
-def tail_of(token_ids: Sequence[int], count: int, text_of: Callable[[int], str]) -> str:
-    """The last `TEXT_TAIL` characters of the text of the first `count` tokens: as far as a pattern may look back."""
-    pieces: list[str] = []
-    missing = TEXT_TAIL
-    while count and missing > 0:
-        count -= 1
-        pieces.append(text_of(token_ids[count]))
-        missing -= len(pieces[-1])
-    return "".join(reversed(pieces))[-TEXT_TAIL:]
 
 
 def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: TokenSpan) -> Attention | None:

@@ -195,6 +195,7 @@ SIGNS: dict[str, tuple[Sign, ...]] = {
 MAX_LENGTH = 500  # characters in a condition
 MAX_POSITION = 1 << 31
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r"}  # behind a backslash; other characters stand for themselves
 
 
 class TokenSpan(Struct, frozen=True, array_like=True, gc=False):
@@ -321,6 +322,11 @@ def quoted(text: str) -> str:
     return '"' + "".join(_ESCAPES.get(character, character) for character in text) + '"'
 
 
+def unescaped(inside: str) -> str:
+    """The text that stands between quotes in a condition, without escapes."""
+    return re.sub(r"\\(.)", lambda found: _UNESCAPED.get(found[1], found[1]), inside, flags=re.DOTALL)
+
+
 def number(value: float) -> str:
     """A number as it is written in a condition: whole numbers without a decimal point."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
@@ -342,7 +348,6 @@ _TOKEN = re.compile(
     |(?P<sign><>|==|!=|<=|>=|[≠≤≥=<>~()%,-]))""",
     re.VERBOSE | re.DOTALL,
 )
-_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 @dataclass(frozen=True)
@@ -354,8 +359,10 @@ class _Lexeme:
     start: int
 
 
-def parse(text: str) -> Condition:
-    """Parse the text of a condition. Raises `InputError`."""
+@lru_cache(maxsize=256)
+def parsed(text: str) -> Condition:
+    """The condition that a text says. Raises an `InputError` that says where the text is wrong and what may be written
+    there."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"A condition of {len(text):,} characters is too long: at most {MAX_LENGTH} are read.")
     if not text.strip():
@@ -487,7 +494,7 @@ class _ConditionParser:
     def _value(self, row: Quantity, sign: Sign) -> float | str:
         if self._current.kind == "text" and row.kind in ("token", "text"):
             inside = self._advance().text[1:-1]
-            return inside if sign == "~" else re.sub(r"\\(.)", _unescaped, inside, flags=re.DOTALL)
+            return inside if sign == "~" else unescaped(inside)
         if row.kind in ("number", "attention") or (row.kind == "token" and sign != "~"):
             return self._number(row)
         raise self._unexpected(f"write a text between quotes, as in {row.example}")
@@ -541,10 +548,6 @@ def _cause_and_remedy(error: InputError) -> tuple[str, str]:
     return cause[0].lower() + cause[1:], remedy
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return _UNESCAPED.get(found.group(1), found.group(1))
-
-
 # ---- breakpoints -----------------------------------------------------------------------------------------------------
 
 MAX_BREAKPOINTS = 64
@@ -565,13 +568,6 @@ class Breakpoint(Struct, frozen=True, array_like=True, gc=False):
     @property
     def condition(self) -> Condition:
         return parsed(self.text)
-
-
-@lru_cache(maxsize=256)
-def parsed(text: str) -> Condition:
-    """Parse a condition and cache the result; raises an `InputError` that says where the text is wrong and what may be
-    written there."""
-    return parse(text)
 
 
 def written_breakpoints(breakpoints: Iterable[Breakpoint]) -> tuple[str, ...]:

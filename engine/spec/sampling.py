@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.spec.condition import quoted
+from engine.spec.condition import quoted, unescaped
 from engine.spec.edit import BiasLogits
 
 ROLES = ("system", "user", "assistant")  # offered for choice; a template may know others
@@ -206,7 +206,6 @@ class Prompt(Struct, frozen=True):
 # ---- stop strings, as people type them -------------------------------------------------------------------------------
 
 _QUOTED = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
-_SIGNS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def stop_strings(text: str) -> tuple[str, ...]:
@@ -215,16 +214,12 @@ def stop_strings(text: str) -> tuple[str, ...]:
     if not text.strip():
         return ()
     if '"' not in text:
-        return (_unescaped(text),)
+        return (unescaped(text),)
     if (rest := _QUOTED.sub("", text).replace(",", "").strip()) != "":
         raise InputError(f'“{rest[:40]}” stands outside quotes: write each stop string as "text", one after the other.')
-    return tuple(_unescaped(found) for found in _QUOTED.findall(text))
+    return tuple(unescaped(found) for found in _QUOTED.findall(text))
 
 
 def stop_text(stops: tuple[str, ...]) -> str:
     """The text that `stop_strings` reads back as these stop strings."""
     return " ".join(map(quoted, stops))
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: _SIGNS.get(found.group(1), found.group(1)), text, flags=re.DOTALL)

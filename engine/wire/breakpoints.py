@@ -69,11 +69,9 @@ class BreakpointHit(Event, frozen=True):
 
 
 class BreakpointState(Part, frozen=True):
-    """A breakpoint, how often its condition held, and why it can never hold here or is no longer evaluated; empty if it
-    can."""
+    """A breakpoint, and why it can never hold here or is no longer evaluated; empty if it can."""
 
     breakpoint: Breakpoint
-    num_hits: int = 0
     problem: str = ""
 
 
@@ -136,6 +134,18 @@ class RecordContext(Protocol):
 
     def differs(self, step: int, seq_id: int) -> bool | None:
         """Whether the compared run ranks another token first."""
+
+
+def tail_of(count: int, text_at: Callable[[int], str | None]) -> str:
+    """The last `TEXT_TAIL` characters of the text of the first `count` tokens, whose texts `text_at` gives by position:
+    as far as a pattern may look back. It begins behind a token whose text is not known (None)."""
+    pieces: list[str] = []
+    missing = TEXT_TAIL
+    while count and missing > 0 and (text := text_at(count - 1)) is not None:
+        pieces.append(text)
+        missing -= len(text)
+        count -= 1
+    return "".join(reversed(pieces))[-TEXT_TAIL:]
 
 
 @dataclass(frozen=True)

@@ -166,13 +166,12 @@ class ParityReport(Answer, frozen=True, eq=False):
 
 class TensorDamage(Part, frozen=True, eq=False):
     """RMS error of a coded tensor relative to the RMS of the tensor: by token `[L, H_kv, columns]` and by channel `[L,
-    H_kv, D]`; largest absolute error and cosine similarity per head `[L, H_kv]`. Layers with fewer heads or channels
-    are padded with NaN."""
+    H_kv, D]`; and the largest absolute error per head `[L, H_kv]`. Layers with fewer heads or channels are padded with
+    NaN."""
 
     by_token: Floats
     by_channel: Floats
     max_abs: Floats
-    cosine: Floats
 
 
 class LayerPlanStep(Part, frozen=True):

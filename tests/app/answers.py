@@ -42,7 +42,7 @@ def damage(request: MapDamage, kl: float) -> DamageMap:
     tokens = np.full((LAYERS, KV_HEADS, 23), min(kl, 1), np.float32)
     channels = np.full((LAYERS, KV_HEADS, DIM), min(kl, 1), np.float32)
     heads = np.full((LAYERS, KV_HEADS), 0.5, np.float32)
-    tensor = TensorDamage(tokens, channels, heads, heads)
+    tensor = TensorDamage(tokens, channels, heads)
     by_layer = np.full(LAYERS, kl, np.float32)
     attention = np.full((LAYERS, HEADS), 0.1, np.float32)
     return DamageMap(

@@ -133,9 +133,9 @@ def status() -> EngineStatus:
         SequenceInfo(2, "waiting", 0, 33, None, None, num_preemptions=1),
     )
     stops = (
-        BreakpointState(Breakpoint(1, "entropy > 2"), 3),
+        BreakpointState(Breakpoint(1, "entropy > 2")),
         BreakpointState(Breakpoint(2, "step = 90", False)),
-        BreakpointState(Breakpoint(3, "surprisal > 4"), 0, "never here"),
+        BreakpointState(Breakpoint(3, "surprisal > 4"), "never here"),
     )
     base = samples.status(10, cache=SPEC)
     assert base.model is not None

@@ -66,7 +66,7 @@ def damage(request: MapDamage) -> DamageMap:
         tokens = (heads[:, :, None] * (1 + np.arange(10)) / 40).astype(np.float32)
         channels = (heads[:, :, None] * (1 + np.arange(DIM)) / 160).astype(np.float32)
         tokens[2, 2:] = channels[2, 2:] = np.nan  # a layer with fewer heads
-        return TensorDamage(tokens, channels, heads, (1 - heads / 100).astype(np.float32))
+        return TensorDamage(tokens, channels, heads)
 
     plan = tuple(
         LayerPlanStep(

@@ -62,7 +62,7 @@ def loaded(story: Story) -> None:
     node = Node(5, 4, (EditMade(Zero(0, FEW)),), CacheSpec())
     story.engine.outbox.append(events.NodeAdded(node, True, "written", 0.25))
     story.status(
-        step=5, sequences=(info(0, 6), info(1, 6)), breakpoints=(BreakpointState(Breakpoint(1, "step = 90"), 2),)
+        step=5, sequences=(info(0, 6), info(1, 6)), breakpoints=(BreakpointState(Breakpoint(1, "step = 90")),)
     )()
     story.models.breakpoints.set((Breakpoint(1, "step = 90"), Breakpoint(2, "step = 2", is_enabled=False)))
     story.models.bookmarks.put(Bookmark(OnStep(2), "two"))

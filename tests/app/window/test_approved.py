@@ -139,7 +139,7 @@ def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
             StateChanged(replace(now, cache=cache_preset("paged").spec, sequences=PageStory().infos() or (info,))),
         ),
         "another model": (StateChanged(replace(now, model=model, runner=RunnerState("eager", (), "a note of it"))),),
-        "a stop": (StateChanged(replace(now, breakpoints=(BreakpointState(Breakpoint(1, "step = 20"), 2),))),),
+        "a stop": (StateChanged(replace(now, breakpoints=(BreakpointState(Breakpoint(1, "step = 20")),))),),
         "an opened file": (StateChanged(replace(now, opened=file)),),
         "no model": (StateChanged(replace(now, model=None, sequences=(), step=None)),),
         "models on this computer": (ModelsFound((LocalModel("One", "org/one", "Llama", 5 << 20, 4096),)),),

@@ -25,7 +25,6 @@ def test_the_damage_map_measures_what_reading_back_shows() -> None:
     assert found.keys.by_channel.shape == (2, 2, 16)
     assert float(found.keys.by_token.max()) < 0.02 < float(found.values.by_token.max())
     assert float(found.values.by_token[:, :, -16:].max()) == 0, "the residual is exact"
-    assert float(found.keys.cosine.min()) > 0.999 > float(found.values.cosine.min())
     assert found.attention.shape == (2, 4)
     assert 0 < float(found.attention.max()) < 1
     assert found.kl > 0
@@ -78,9 +77,6 @@ def test_errors_are_root_mean_squares_in_parts_of_a_heads_size() -> None:
             channels = np.sqrt((error**2).mean(0)) / size
             assert found.by_channel[layer, head, : true.shape[3]] == pytest.approx(channels, rel=1e-5)
             assert found.max_abs[layer, head] == pytest.approx(np.abs(error).max())
-            one, other = exact.ravel(), (exact + error).ravel()
-            cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
-            assert found.cosine[layer, head] == pytest.approx(cosine, abs=1e-6)
     assert np.isnan(found.by_token[1, 1]).all()
     assert np.isnan(found.by_channel[0, :, 4:]).all()
 

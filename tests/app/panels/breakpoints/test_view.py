@@ -241,7 +241,7 @@ def test_what_the_engine_says_of_a_stop_stands_in_its_row(
     running.intents.on_breakpoints_changed((stop,))
     status = running.models.status.now
     assert status is not None
-    engine.emit(StateChanged(replace(status, breakpoints=(BreakpointState(stop, 0, "Its pattern takes too long."),))))
+    engine.emit(StateChanged(replace(status, breakpoints=(BreakpointState(stop, "Its pattern takes too long."),))))
     turn(running, 2)
     assert cells(panel)[0][4] == "Its pattern takes too long."
 
