@@ -32,6 +32,7 @@ from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import static_capacity
 from engine.saved.document import write_session
 from engine.saved.session import SessionRecorder
+from engine.serving.events import to_vllm_events
 from engine.spec.cache import NAMES, CacheSpec, cache_label, cache_name, fitted
 from engine.spec.condition import HOW_TO_COMBINE, Breakpoint, help_lines, parsed
 from engine.spec.edit import (
@@ -68,7 +69,6 @@ from engine.wire.events import StateChanged, Submitted
 from engine.wire.exporting import Export, ExportKind
 from engine.wire.measurements import EditMeasured
 from engine.wire.message import Command, Event
-from engine.wire.pages import to_vllm_events
 from engine.wire.records import SequenceStep, StepRecord, TokensForced, has_chosen
 
 if TYPE_CHECKING:

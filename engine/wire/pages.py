@@ -1,5 +1,5 @@
-"""Pages: what happens to them, one frozen record per event, in order, also in vLLM's event format; which of them a
-prompt can reuse and why no more; and the state of every page of a pool, kept up to date from the events. No torch.
+"""Pages: what happens to them, one frozen record per event, in order; which of them a prompt can reuse and why no more;
+and the state of every page of a pool, kept up to date from the events. No torch.
 
 The pool and the host index append events to one list; the session moves them into the record of the step.
 """
@@ -143,82 +143,6 @@ class PrefixMiss(Variant, frozen=True):
 IndexEvent = PageCommitted | PageEvicted
 
 PageEvent = PageAllocated | PageShared | PageFreed | PageCopied | PageMoved | PrefixHit | PrefixMiss | IndexEvent
-
-# ---- the events in vLLM's format -------------------------------------------------------------------------------------
-
-VllmEvent = dict[str, object]
-
-# vLLM's names for the tiers. A CPU-only run uses them as well, so that vLLM's tools can read its events.
-_MEDIUM = {Tier.DEVICE: "GPU", Tier.HOST: "CPU"}
-_UINT64_MASK = (1 << 64) - 1
-
-
-def vllm_block_hash(page_hash: bytes) -> int:
-    """The hash of a page as in vLLM's events: the low 64 bits of the digest, as an unsigned big-endian number."""
-    return int.from_bytes(page_hash, "big") & _UINT64_MASK
-
-
-def to_vllm_events(events: Iterable[PageEvent], page_size: int) -> list[VllmEvent]:
-    """Convert events to those that vLLM publishes, as dictionaries for JSON lines, in the map form of vLLM 0.28.
-
-    Only changes of the prefix index appear there: committed pages as BlockStored, evicted ones as BlockRemoved, one per
-    physical copy. Consecutive pages of one chain share an event. Source: vLLM's `distributed/kv_events.py`,
-    `BlockStored`, `BlockRemoved`; optional fields at their default are left out, as there.
-    """
-    out: list[VllmEvent] = []
-    run: list[IndexEvent] = []
-    for event in events:
-        if not isinstance(event, IndexEvent):
-            continue
-        if run and not _continues(run[-1], event):
-            out.extend(_vllm_run(run, page_size))
-            run = []
-        run.append(event)
-    out.extend(_vllm_run(run, page_size))
-    return out
-
-
-def _continues(last: IndexEvent, event: IndexEvent) -> bool:
-    """Whether `event` belongs to the same vLLM event as `last`."""
-    match last, event:
-        case PageCommitted(), PageCommitted():
-            return event.tier == last.tier and event.parent_hash == last.page_hash
-        case PageEvicted(), PageEvicted():
-            return event.committed.tier == last.committed.tier
-        case _:
-            return False
-
-
-def _vllm_run(run: list[IndexEvent], page_size: int) -> list[VllmEvent]:
-    """The vLLM event for a run of consecutive index events of one kind."""
-    if stored := [event for event in run if isinstance(event, PageCommitted)]:
-        return [_block_stored(stored, page_size)]
-    if removed := [event for event in run if isinstance(event, PageEvicted)]:
-        return [_block_removed([event.committed.page_hash for event in removed], removed[0].committed.tier)]
-    return []
-
-
-def _block_stored(run: list[PageCommitted], page_size: int) -> VllmEvent:
-    parent_hash = run[0].parent_hash
-    return {
-        "type": "BlockStored",
-        "block_hashes": [vllm_block_hash(event.page_hash) for event in run],
-        "parent_block_hash": None if parent_hash == ROOT_HASH else vllm_block_hash(parent_hash),
-        "token_ids": [token_id for event in run for token_id in event.token_ids],
-        "block_size": page_size,
-        "lora_id": None,
-        "medium": _MEDIUM[run[0].tier],
-        "lora_name": None,
-    }
-
-
-def _block_removed(page_hashes: list[bytes], tier: Tier) -> VllmEvent:
-    return {
-        "type": "BlockRemoved",
-        "block_hashes": [vllm_block_hash(page_hash) for page_hash in page_hashes],
-        "medium": _MEDIUM[tier],
-    }
-
 
 # ---- which pages a prompt can reuse, and why no more -----------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import pytest
 
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix import encode_token_ids
+from engine.serving.events import to_vllm_events, vllm_block_hash
 from engine.wire.pages import (
     ROOT_HASH,
     EvictReason,
@@ -16,8 +17,6 @@ from engine.wire.pages import (
     PageEvicted,
     PageMoved,
     Tier,
-    to_vllm_events,
-    vllm_block_hash,
 )
 
 
