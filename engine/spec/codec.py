@@ -313,13 +313,9 @@ class Coding(Struct, frozen=True):
         residual = self.residual_size
         return num_tokens // residual * residual if part == "keys" else max(0, num_tokens - residual)
 
-    def bytes_of(self, num_tokens: int, heads: int, dim: int, width: int, part: Part) -> CodedBytes:
-        """Bytes of a tensor `[heads, num_tokens, dim]`, computed by formula; `width` is the bytes of an exact
-        number."""
-        return coded_bytes(self.terms(num_tokens, heads, dim, width, part))
-
     def terms(self, num_tokens: int, heads: int, dim: int, width: int, part: Part) -> tuple[Term, ...]:
-        """The formula of those bytes: codes, their scales, and the rows that stay exact."""
+        """The formula of the bytes of a tensor `[heads, num_tokens, dim]`: codes, their scales, and the rows that stay
+        exact, of `width` bytes a number."""
         coded, name = self.num_coded(num_tokens, part), PART_NAMES[part]
         found = [*self._code_terms(coded, heads, dim, part)] if coded else []
         if num_tokens > coded:

@@ -385,11 +385,7 @@ FORMS: dict[str, str] = {
     "scale": f"by=2 {ROWS_WORDS}",
     "noise": f"ratio=0.1 [seed=0] {ROWS_WORDS}",
     "overwrite": f"step=5 | seq=1 | file=PATH [shift=2] {ROWS_WORDS}",
-    "mask": "pos=4:8 [layer=…] [head=…]",
-    "unmask": "pos=4:8 [layer=…] [head=…]",
-    "pin": "pos=4:8 [layer=…] [head=…]",
-    "unpin": "pos=4:8 [layer=…] [head=…]",
-    "drop": "pos=4:8 [layer=…] [head=…]",
+    **dict.fromkeys(("mask", "unmask", "pin", "unpin", "drop"), "pos=4:8 [layer=…] [head=…]"),
     "replace": "pos=4:6 tokens=17,18 [how=overwrite|re-prefill]",
     "bias": "[add=17:+2.5,18:-1] [ban=19] [only=20,21]",
 }

@@ -27,7 +27,17 @@ from engine.spec.cache import (
     tuned,
     value_of,
 )
-from engine.spec.codec import CodecSpec, Coding, Part, codec_name, codec_summary, get_codec_names, parse_codec, recoded
+from engine.spec.codec import (
+    CodecSpec,
+    Coding,
+    Part,
+    codec_name,
+    codec_summary,
+    coded_bytes,
+    get_codec_names,
+    parse_codec,
+    recoded,
+)
 from engine.spec.grid import takes_codecs
 from engine.spec.retention import RetentionSpec, parse_budget
 from tests.engine.spec.modes import MODES
@@ -95,7 +105,7 @@ def test_numbers_of_codecs_are_told_as_approved() -> None:
         lines.append(f"{coding.words}: {', '.join(what for what in is_what if getattr(coding, what))}")
         lines.append(f"  {coding.bits} bits, {coding.row_bytes(48)} a row of 48, {coding.shared_bytes(3)} shared")
         for part, tokens in itertools.product(get_args(Part), (0, 1, 31, 32, 70)):
-            lines.append(f"  {part} of {tokens}: {told(coding.bytes_of(tokens, 3, 48, 4, part))}")
+            lines.append(f"  {part} of {tokens}: {told(coded_bytes(coding.terms(tokens, 3, 48, 4, part)))}")
     approve(APPROVED / "codecs.txt", lines)
 
 

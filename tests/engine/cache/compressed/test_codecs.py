@@ -17,7 +17,7 @@ from engine.cache.compressed.stores import store_of
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
-from engine.spec.codec import CodecSpec, Coding, LayerCoding, Part, uniform
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, Part, coded_bytes, uniform
 from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -127,7 +127,7 @@ def test_kivi_flushes_keys_by_the_residual_and_values_one_by_one() -> None:
             num_coded = count // 32 * 32 if part == "keys" else count - 32
             exact = store.read()[:, :, num_coded:]
             assert torch.equal(exact, rows[:, :, num_coded:count])
-            assert store.stored == store.coding.bytes_of(count, 2, 32, 4, part)
+            assert store.stored == coded_bytes(store.coding.terms(count, 2, 32, 4, part))
 
 
 @pytest.mark.parametrize("name", [*FP8, "int8", "kivi-4", "kivi-2"])
