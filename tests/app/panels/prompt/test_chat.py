@@ -306,14 +306,14 @@ def test_an_answer_that_ends_by_itself_before_it_is_stopped_is_not_called_stoppe
     load(driver, None)
     prompt, chat = driver.window.prompt, driver.window.prompt.chat
     prompt.sampling_button.popup.longest_answer.setValue(4)
-    driver.shell.set_pace("5")
+    driver.intents.send(commands.SetPace(0.001, None))  # it does not end before it is seen, however busy the machine
     write(driver, "hi")
     prompt.send.click()
     driver.until(lambda: not chat.answer.isHidden() and driver.models.status.is_running)
     chat.stop_answer()  # the engine is not told before the end
+    driver.shell.set_pace(USUAL_PACE)
     driver.until(lambda: len(chat.turns.rows) == 3)
     assert chat.turns.rows[1].note.text() == "ended at the longest answer"
-    driver.shell.set_pace(USUAL_PACE)
     prompt.choose("text")
     prompt.sampling_button.popup.longest_answer.setValue(256)
 
