@@ -83,6 +83,12 @@ class Chance(Arguments):
             (lambda: commands.ListFolder(chance.choice(("", "/", "/no/such/folder"))), 0.2),
             (lambda: serving.TakePrefixTree(words=chance.choice(("", *TEXTS))), 0.5),
             (lambda: serving.ExplainPrefix(chance.choice(TEXTS), chance.choice((None, self.token_ids(9)))), 0.5),
+            (
+                lambda: serving.AttachServer(serving.ServerSpec("tcp://127.0.0.1:9")),
+                0.2,
+            ),  # the window's, not the engine's
+            (lambda: serving.DetachServer("tcp://127.0.0.1:9"), 0.2),
+            (lambda: serving.RecordServer("tcp://127.0.0.1:9", self.random.choice((None, self.folder / "x"))), 0.2),
             (devices.FindDevices, 0.2),
             (
                 lambda: devices.ForecastLoad(

@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.wire.serving import AttachServer
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.wire.serving import AttachServer
 
 if TYPE_CHECKING:
     from engine.wire.serving import ServerState

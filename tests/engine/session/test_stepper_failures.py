@@ -241,6 +241,6 @@ def test_a_way_back_whose_replay_fails_changes_nothing(cache: str) -> None:
 
 def test_a_page_that_a_failed_step_had_filled_is_not_found_by_its_tokens() -> None:
     """The step fails after its rows are written: a page filled with them must not serve the next prompt."""
-    found = failures(LOSSY["paged"], "first chunk", lambda count: {count}, within="session/live")
+    found = failures(LOSSY["paged"], "first chunk", lambda count: {count}, within="session/states")
     assert found.num_failed
     assert found.not_undone == []
