@@ -110,6 +110,13 @@ class StateMatrix:
     shape: tuple[int, ...]
 
 
+def matrices_of(kind: str, tensor: torch.Tensor) -> list[StateMatrix]:
+    """The first sequence of a tensor `[B, …]` as matrices, one for each index of its leading dimensions."""
+    first = tensor[0] if tensor.dim() > 2 else tensor[:1]
+    matrices = first.flatten(0, -3) if first.dim() > 2 else first[None]
+    return [StateMatrix(kind, matrix, tuple(tensor.shape)) for matrix in matrices]
+
+
 @dataclass(frozen=True)
 class PageCounts:
     """Pages of one sequence: held, shared with other sequences, and the prompt tokens found by prefix. `why_not_reused`

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from engine.cache.contract import StateMatrix
-from engine.cache.layers.handles import matrices_of
+from engine.cache.contract import StateMatrix, matrices_of
 from engine.errors import InputError
 from engine.files.text import kind_of
 from engine.look.pictures import (

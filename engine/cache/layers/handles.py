@@ -26,6 +26,7 @@ from engine.cache.contract import (
     StateMatrix,
     StoredLayer,
     StoredPart,
+    matrices_of,
     stored_rows,
     windowed,
 )
@@ -108,13 +109,6 @@ def states_of(layer: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
         for number, tensor in getattr(layer, attribute, {}).items():
             if isinstance(tensor, torch.Tensor) and tensor.dim() > 1:
                 yield kind, number, tensor
-
-
-def matrices_of(kind: str, tensor: torch.Tensor) -> list[StateMatrix]:
-    """The first sequence of a tensor `[B, …]` as matrices, one for each index of its leading dimensions."""
-    first = tensor[0] if tensor.dim() > 2 else tensor[:1]
-    matrices = first.flatten(0, -3) if first.dim() > 2 else first[None]
-    return [StateMatrix(kind, matrix, tuple(tensor.shape)) for matrix in matrices]
 
 
 # ---- layers that keep every row -------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
     ),
     "step time": (
         lambda models: TimingsView(models),
-        lambda view: (view.state.selected, view.state.told.step),
+        lambda view: (view.state.selected, view.state.described.step),
         lambda models: (models.selection.now.step, shown_step(models)),
     ),
     "sequences": (
