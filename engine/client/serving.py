@@ -86,7 +86,7 @@ def _time_of(message: Message | None) -> float:
 
 
 class Attached:
-    """One server: its source, its fold, its tokenizer, its metrics; all but `told` belong to the folding thread."""
+    """One server: its source, fold, tokenizer and metrics. All but the metrics belongs to the folding thread."""
 
     def __init__(self, spec: ServerSpec) -> None:
         """Raises InputError for what cannot be attached to."""
@@ -172,10 +172,12 @@ class ServingClient:
         """Let all servers go."""
         self._end.set()
         self._wake.set()
-        for attached in self._attached.values():
-            self._close(attached)
         for thread in self._threads:
             thread.join(timeout_s)
+        with self._lock:  # one that takes longer may still be attaching
+            everything = list(self._attached.values())
+        for attached in everything:
+            self._close(attached)
         return not any(thread.is_alive() for thread in self._threads)
 
     def _close(self, attached: Attached) -> None:
