@@ -16,11 +16,12 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.history.state import Run, changed
+from engine.history.tree import Branch, TreeShape
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured
 from engine.wire.records import Change, EditMade, SequenceForked, SequenceStep, StepRecord
-from engine.wire.tree import Branch, Node, TreeShape
+from engine.wire.tree import Node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from engine.analysis.reference import largest, row_errors
 from engine.analysis.tolerance import TOLERANCES, Tolerance, tolerance_between
 from engine.cache.contract import Pair
-from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
 from engine.look.pictures import NewestQuery, Seen, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows

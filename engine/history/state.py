@@ -137,6 +137,14 @@ NOTHING: Run[int] = Run()
 ALL_TOKENS = 1 << 62
 
 
+def num_common(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many leading tokens of two lists, or characters of two texts, are equal."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:  # the usual case, and much faster
+        return shorter
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)
+
+
 @dataclass(frozen=True)
 class Move:
     """A change, after `step` (-1: before the first), of all rows of a sequence: its cache began empty, changed to the

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.chat.template import Encoded, Rendered, encode_chat
-from engine.common_prefix import num_common
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.state import Move, SequenceState
+from engine.history.state import Move, SequenceState, num_common
 from engine.history.tree import referred_to
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import cache_capacity, is_endless

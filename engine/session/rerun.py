@@ -15,7 +15,7 @@ import torch
 
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
-from engine.common_prefix import num_common
+from engine.history.state import num_common
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
 from engine.session.mode import CacheMode

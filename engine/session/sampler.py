@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from engine.common_prefix import num_common
 from engine.device import to_device
 from engine.errors import InputError
+from engine.history.state import num_common
 from engine.look.candidates import Sample, candidate_measures, next_token
 from engine.model.loader import LoadedModel
 from engine.spec.sampling import LogitBias, SamplingParams

@@ -1,5 +1,5 @@
-"""Pages: what happens to them, one frozen record per event, in order; which of them a prompt can reuse and why no more;
-and the state of every page of a pool, kept up to date from the events. No torch.
+"""Pages: what happens to them, one frozen record per event, in order; why no more of them was reused by a prompt; and
+the state of every page of a pool, kept up to date from the events. No torch.
 
 The pool and the host index append events to one list; the session moves them into the record of the step.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 
 import numpy as np
@@ -144,58 +143,7 @@ IndexEvent = PageCommitted | PageEvicted
 
 PageEvent = PageAllocated | PageShared | PageFreed | PageCopied | PageMoved | PrefixHit | PrefixMiss | IndexEvent
 
-# ---- which pages a prompt can reuse, and why no more -----------------------------------------------------------------
-
-
-def num_hashable_pages(num_tokens: int, page_size: int) -> int:
-    """How many pages of a prompt can be served from the prefix cache: full ones that do not hold its last token.
-
-    The last token is always computed, because its logits are needed (vLLM `get_computed_blocks`, MAX's block manager):
-    128 tokens at page size 128 give 0, 129 give 1.
-    """
-    return max(0, num_tokens - 1) // page_size
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """The cached pages that a prompt can start from, at the time of the lookup.
-
-    `page_hashes` are the hashes of `page_ids`. `token_bytes` is the whole prompt as little-endian int32.
-    """
-
-    page_size: int
-    page_ids: tuple[int, ...]
-    page_hashes: tuple[bytes, ...]
-    token_bytes: bytes = field(repr=False)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the prompt."""
-        return len(self.token_bytes) // 4
-
-    @property
-    def num_hit_tokens(self) -> int:
-        """Leading tokens whose K and V need not be computed again."""
-        return len(self.page_ids) * self.page_size
-
-    @property
-    def num_hashable_pages(self) -> int:
-        """The most pages that a hit could have: full ones without the last token."""
-        return num_hashable_pages(self.num_tokens, self.page_size)
-
-    def cut(self, num_pages: int) -> PrefixMatch:
-        """The same match with at most `num_pages` pages."""
-        return replace(self, page_ids=self.page_ids[:num_pages], page_hashes=self.page_hashes[:num_pages])
-
-    @property
-    def last_hash(self) -> bytes:
-        """The hash of the last matched page, or the common root of all chains."""
-        return self.page_hashes[-1] if self.page_hashes else ROOT_HASH
-
-    def page_tokens(self, page: int) -> bytes:
-        """The encoded tokens of the prompt's logical page `page`."""
-        width = 4 * self.page_size
-        return self.token_bytes[page * width : (page + 1) * width]
+# ---- why no more pages were reused -----------------------------------------------------------------------------------
 
 
 class PrefixEnd(Variant, frozen=True):

@@ -29,6 +29,7 @@ from engine.cache.layers.handles import is_pageable
 from engine.cache.layers.layer import OwnLayer
 from engine.cache.lost_rows import LostRows
 from engine.cache.paged.pool import PagePool, PoolExhausted
+from engine.cache.paged.prefix import PrefixMatch
 from engine.cache.paged.retention import PageCut, PageKeeper
 from engine.cache.paged.rows import GatherBuffer, GroupPlan, HeldPages, Reads, held_positions, held_slots
 from engine.cache.paged.store import PageStore
@@ -38,7 +39,7 @@ from engine.cache.stacking import stacked_view
 from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.spec.codec import Part
-from engine.wire.pages import Converted, Forked, PrefixMatch, WhyNotReused
+from engine.wire.pages import Converted, Forked, WhyNotReused
 
 
 class PagedCache(SequenceCache):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
-from engine.cache.paged.prefix import PrefixIndex, hash_page
+from engine.cache.paged.prefix import PrefixIndex, PrefixMatch, hash_page
 from engine.errors import InputError
 from engine.wire.pages import (
     EvictReason,
@@ -26,7 +26,6 @@ from engine.wire.pages import (
     PageEvent,
     PageEvicted,
     PageMoved,
-    PrefixMatch,
     Tier,
 )
 

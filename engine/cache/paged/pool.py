@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, most_equal
+from engine.cache.paged.prefix import (
+    HashPage,
+    PrefixIndex,
+    PrefixMatch,
+    encode_token_ids,
+    hash_page,
+    most_equal,
+    num_hashable_pages,
+)
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.pages import (
@@ -31,10 +39,8 @@ from engine.wire.pages import (
     PageShared,
     PrefixEnd,
     PrefixHit,
-    PrefixMatch,
     PrefixMiss,
     Tier,
-    num_hashable_pages,
 )
 
 

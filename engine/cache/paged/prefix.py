@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from engine.errors import InputError
-from engine.wire.pages import PageCommitted
+from engine.wire.pages import ROOT_HASH, PageCommitted
 
 HashPage = Callable[[bytes, bytes], bytes]
 
@@ -52,6 +53,57 @@ def most_equal(candidates: Sequence[bytes], wanted: bytes) -> tuple[int, int]:
     many. There must be a candidate."""
     equal = [num_equal_tokens(each, wanted) for each in candidates]
     return equal.index(max(equal)), max(equal)
+
+
+def num_hashable_pages(num_tokens: int, page_size: int) -> int:
+    """How many pages of a prompt can be served from the prefix cache: full ones that do not hold its last token.
+
+    The last token is always computed, because its logits are needed (vLLM `get_computed_blocks`, MAX's block manager):
+    128 tokens at page size 128 give 0, 129 give 1.
+    """
+    return max(0, num_tokens - 1) // page_size
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The cached pages that a prompt can start from, at the time of the lookup.
+
+    `page_hashes` are the hashes of `page_ids`. `token_bytes` is the whole prompt as little-endian int32.
+    """
+
+    page_size: int
+    page_ids: tuple[int, ...]
+    page_hashes: tuple[bytes, ...]
+    token_bytes: bytes = field(repr=False)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.token_bytes) // 4
+
+    @property
+    def num_hit_tokens(self) -> int:
+        """Leading tokens whose K and V need not be computed again."""
+        return len(self.page_ids) * self.page_size
+
+    @property
+    def num_hashable_pages(self) -> int:
+        """The most pages that a hit could have: full ones without the last token."""
+        return num_hashable_pages(self.num_tokens, self.page_size)
+
+    def cut(self, num_pages: int) -> PrefixMatch:
+        """The same match with at most `num_pages` pages."""
+        return replace(self, page_ids=self.page_ids[:num_pages], page_hashes=self.page_hashes[:num_pages])
+
+    @property
+    def last_hash(self) -> bytes:
+        """The hash of the last matched page, or the common root of all chains."""
+        return self.page_hashes[-1] if self.page_hashes else ROOT_HASH
+
+    def page_tokens(self, page: int) -> bytes:
+        """The encoded tokens of the prompt's logical page `page`."""
+        width = 4 * self.page_size
+        return self.token_bytes[page * width : (page + 1) * width]
 
 
 class PrefixIndex:

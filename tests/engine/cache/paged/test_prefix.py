@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.cache.paged.pool import PagePool, PoolMisuse
-from engine.cache.paged.prefix import PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
+from engine.cache.paged.prefix import PrefixIndex, encode_token_ids, hash_page, num_equal_tokens, num_hashable_pages
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.pages import (
@@ -13,7 +13,6 @@ from engine.wire.pages import (
     PageCommitted,
     PrefixEnd,
     Tier,
-    num_hashable_pages,
 )
 from tests.engine.cache.paged.tables import start
 

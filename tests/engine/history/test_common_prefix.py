@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.common_prefix import num_common
+from engine.history.state import num_common
 
 TOKENS = st.lists(st.integers(0, 9), max_size=6)
 

@@ -2,7 +2,7 @@
 
 import random
 
-from engine.wire.tree import TreeShape
+from engine.history.tree import TreeShape
 
 PARENTS: dict[int, int | None] = {0: None, 1: 0, 2: 1, 5: 2, 6: 1, 7: 6, 9: 5, 12: 0}
 
