@@ -200,7 +200,10 @@ class View(Reader[State], Themed, QWidget):
         return self.needs is None or not self._models.status.is_known or captures(status.capture.level, self.needs)
 
     def _take(self, state: State) -> None:
+        before = self._state
         self.set_empty(None)
+        if self._state is not before:  # showing the body resized it, which read and showed a newer state
+            return
         super()._take(state)
         source = self.provenance(state) or Provenance("")
         self.provenance_label.set_state(source.words, source.kind, source.sentence, source.brief)

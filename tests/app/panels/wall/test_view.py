@@ -17,6 +17,7 @@ from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.wall.draw import WallRow, magnitude_words
 from app.panels.wall.view import WallView
+from engine.wire.pictures import WallRequest
 from tests.app import samples
 from tests.app.painted import shapes
 from tests.app.panels.recorded import STEPS, TOKENS, give_pictures, recorded_models
@@ -109,6 +110,21 @@ def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show:
     )  # as while a model is on its way
     assert wall.canvas.rows == rows
     assert not wall.canvas.image.isNull()
+
+
+def test_a_picture_that_is_there_before_the_wall_was_laid_out_fills_it(
+    models: Models, show: Callable[..., Any]
+) -> None:
+    wall = show(WallView(first := Models()), 300, 200)
+    first.status.set(models.status.now)
+    wall.resize(900, 400)
+    QApplication.processEvents()
+    first.pictures.put(samples.wall_picture(WallRequest(0, TOKENS, TOKENS - 1, "keys", False, 160, 30)))
+    assert wall.empty_text
+    first.timeline.append(samples.story(STEPS))
+    first.timeline.announce()
+    image, layout = wall.canvas.image, wall.canvas.layout_now
+    assert (image.width(), image.height()) == (layout.width, layout.height)
 
 
 def test_a_click_on_the_wall_opens_the_head_at_its_token(
