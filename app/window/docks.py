@@ -10,6 +10,7 @@ from typing import Any, Literal
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
+from shiboken6 import isValid
 
 from app.kit.view import View
 from app.models.saved_view import Arrangement
@@ -340,7 +341,8 @@ class DockHost(QMainWindow):
         self._on_moved()
 
     def _on_moved(self) -> None:
-        if not self._is_arranging:
+        # When a program ends PySide deletes the docks one by one, and those that share their places move.
+        if not self._is_arranging and all(map(isValid, self.docks.values())):
             self._name_once()
             self.rearranged.emit()
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication, QMenu
+from pytestqt.exceptions import capture_exceptions
+from shiboken6 import delete
 
 from app.panels.prompt.view import CHAT_HEIGHT
 from app.shell import Shell
@@ -322,3 +324,13 @@ def test_a_panel_is_hidden_from_its_own_menu(shell: Shell) -> None:
     menu.close()
     turn(shell)
     assert not wall.isVisible()
+
+
+def test_panels_that_share_a_place_are_deleted_one_by_one_when_a_program_ends(shell: Shell) -> None:
+    docks = shell.window.docks
+    first = next(dock for dock in docks.docks.values() if docks.tabifiedDockWidgets(dock))
+    with capture_exceptions() as raised:
+        for dock in (first, *docks.tabifiedDockWidgets(first)):
+            delete(dock)
+            turn(shell, 1)
+    assert not raised
