@@ -90,11 +90,6 @@ def thousands(number: int) -> str:
     return f"{number:,}"
 
 
-def step_numbers(first: int, last: int) -> str:
-    """`step 0`, `steps 0–205`: numbers, as the counter in the top bar has them, and no count: the first one is 0."""
-    return f"step {thousands(first)}" if first == last else f"steps {thousands(first)}–{thousands(last)}"
-
-
 def byte_size(number: int) -> str:
     """`512 B`, `120.0 KiB`, `3.1 MiB`; negative sizes have a sign."""
     if abs(number) < 1024:

@@ -7,8 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from app.draw.format import step_numbers
-from engine.counted import counted
+from engine.counted import counted, step_numbers
 from engine.saved.session import SavedSession
 from engine.wire.records import EditMade
 

@@ -11,7 +11,7 @@ from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu
 
-from app.draw.format import step_numbers, thousands
+from app.draw.format import thousands
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.reader import BREAKPOINTS, SELECTION, STATUS, STEPS
 from app.kit.theme import TextRole, font_fixed, font_text
@@ -30,7 +30,7 @@ from app.kit.widgets import (
 from app.models import Models
 from app.models.breakpoints import Search
 from app.models.timeline import Timeline
-from engine.counted import counted
+from engine.counted import counted, step_numbers
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.condition import HOW_TO_COMBINE, ROWS, Breakpoint, help_lines, parsed, why_never

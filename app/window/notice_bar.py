@@ -11,13 +11,13 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
-from app.draw.format import byte_size, step_numbers
+from app.draw.format import byte_size
 from app.kit.reader import STATUS, STEPS, Reader, SignalSource, State
 from app.kit.theme import Themed, current_theme, icon, pixmap
 from app.kit.widgets import ElidedLabel, inert, plain_label, plain_tip, prose, push_button, row
 from app.models import Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_counts
-from engine.counted import counted
+from engine.counted import counted, step_numbers
 from engine.saved.session import SavedSession
 from engine.wire.status import OpenedFile
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from engine.counted import counted
+from engine.counted import counted, step_numbers
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter, in_a_sentence
@@ -122,12 +122,20 @@ def rebuilt(
     took_ms, count, warning = (time.perf_counter() - began) * 1e3, replay.num_done, why or _difference_words(replay)
     done = replace(saved, nodes=saved.nodes[:count], live=session.last_step)
     as_it_was = "" if warning else " as it was"
-    num_edits = sum(isinstance(change, EditMade) for node in done.nodes for change in node.changes)
-    edits = f" and {counted(num_edits, 'edit')}" if num_edits else ""
-    how = f"restored{as_it_was}, {counted(len(records), 'step')}{edits} done once more"
+    how = f"restored{as_it_was}{_done_words(done.nodes)}"
     events = history_events(done, records, replay.measured)
     answer = WentTo(session.last_step, how, took_ms, session.bytes())
     return Rebuilt(session, events, session_opened_event(done), answer, warning)
+
+
+def _done_words(nodes: tuple[Node, ...]) -> str:
+    """`, steps 0–20 with 2 edits done once more`: an edit is a step too, as where the session was offered."""
+    if not nodes:
+        return ""
+    num_edits = sum(isinstance(change, EditMade) for node in nodes for change in node.changes)
+    edits = f" with {counted(num_edits, 'edit')}" if num_edits else ""
+    numbers = [node.step for node in nodes]
+    return f", {step_numbers(min(numbers), max(numbers))}{edits} done once more"
 
 
 def _difference_words(replay: Replay) -> str:

@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu
 
-from app.draw.format import byte_size, step_numbers, thousands
+from app.draw.format import byte_size, thousands
 from app.kit.fields import filter_field
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, SignalSource
@@ -27,7 +27,7 @@ from app.kit.words import node_lines
 from app.models import Models
 from app.models.timeline import count_from, first_of_segment, origin_of
 from app.panels.branches.tree import Drawn, TreeCanvas
-from engine.counted import counted
+from engine.counted import counted, step_numbers
 from engine.wire.commands import DeleteBranch, GoTo, JoinBranches
 from engine.wire.comparison import OtherStep
 from engine.wire.status import EngineStatus

@@ -145,7 +145,7 @@ def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(
 def test_a_message_keeps_its_room_when_other_texts_come(shell: Shell, engine: FakeEngine) -> None:
     note, told = (
         shell.window.status.note,
-        "At step 20: restored as it was, 20 steps and 1 edit done once more · 92.0 ms",
+        "At step 20: restored as it was, steps 0–20 with 1 edit done once more · 92.0 ms",
     )
     engine.loaded()
     turn(shell)

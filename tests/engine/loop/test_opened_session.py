@@ -213,7 +213,8 @@ def test_what_each_edit_did_to_the_next_token_is_told_again(driver: Driver, tmp_
     opened(driver, tmp_path / "s.json")
     driver.forget()
     driver.send(Continue(spec))
-    driver.wait(lambda: [event for event in driver.of(WentTo) if "done once more" in event.how])
+    (went,) = driver.wait(lambda: [event for event in driver.of(WentTo) if "done once more" in event.how])
+    assert went.how == "restored as it was, steps 0–2 with 2 edits done once more", "the numbers of the saved nodes"
     now = driver.of(EditMeasured)
     assert [one.step for one in now] == [one.step for one in then]
     for mine, theirs in zip(now, then, strict=True):
