@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,12 @@ from engine.analysis.reference import first_wrong_row, largest
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
-from engine.history.state import SequenceState
 from engine.look.candidates import kl_divergence
-from engine.session.driver import ModeDriver, lengths_to_compute
-from engine.session.edits import EditThen, compute_with_edits, edits_of
+from engine.session.edits import EditThen, edits_of, recompute_with_edits
 from engine.session.mode import CacheMode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted
@@ -29,10 +28,9 @@ from engine.wire.measurements import CheckParity, ParityReport, Verdict
 from engine.wire.records import read_only_floats, read_only_ints
 
 Progress = tuple[int, int]
-OTHER_PIECES = "The other cache reads the prompt in other pieces: step once after the prompt, then compare."
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class ComparisonRun:
     """The same tokens computed in another way: logits `[V]` by the node that has the same, and a cache with their K and
     V. `is_edited`: the edits by hand were made on the way."""
@@ -62,51 +60,63 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
             f"Sequence {request.seq_id} waits for room in the page pool, and its rows are computed anew then: "
             "let it go on, then compare."
         )
-    config, limit = session.model.model.config, session.model.max_length
-    num_source = session.cache_of(request.seq_id).num_source
-    other = ComparisonRun({}, SequenceCache(CacheSpec(), config, limit, num_source))
+    other = None
     if edits := repeatable_edits(session, request):
-        yield from compute_edited(session, request, edits, logged, other)
-    if other.is_edited:
-        pass
-    elif request.against is None:
-        yield 0, session.sequence(request.seq_id).num_tokens
-        compute_uncached(session, request.seq_id, logged, other)
-    else:
-        yield from replay(session, request.seq_id, request.against, logged, other)
+        other = yield from recomputed(session, request, logged, edits)
+    if other is None and request.against is None:
+        yield 0, held
+        other = compute_uncached(session, request.seq_id, logged)
+    elif other is None:
+        other = yield from recomputed(session, request, logged, [])
+    assert other is not None, "only an edit may be impossible"
     yield report(session, request, [entry for entry in logged if entry.step in other.logits], other, began)
 
 
 @torch.inference_mode()
-def compute_uncached(session: Session, seq_id: int, logged: list[LoggedLogits], other: ComparisonRun) -> None:
+def compute_uncached(session: Session, seq_id: int, logged: list[LoggedLogits]) -> ComparisonRun:
     """Compute the logits of all steps with a single forward pass over all tokens, without a cache."""
     model, sequence = session.model, session.sequence(seq_id)
+    cache = SequenceCache(CacheSpec(), model.model.config, model.max_length, session.cache_of(seq_id).num_source)
     ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
-    expected = model.reference_logits(ids, other.cache.live, [entry.num_tokens - 1 for entry in logged])
-    other.logits.update({entry.step: row.float() for entry, row in zip(logged, expected, strict=True)})
+    expected = model.reference_logits(ids, cache.live, [entry.num_tokens - 1 for entry in logged])
+    return ComparisonRun({entry.step: row.float() for entry, row in zip(logged, expected, strict=True)}, cache)
 
 
-def replay(
-    session: Session, seq_id: int, against: CacheSpec, logged: list[LoggedLogits], other: ComparisonRun
-) -> Iterator[Progress]:
-    """Compute the same tokens into a cache in another mode, in the same chunks if that mode allows it. Yields
-    progress."""
-    sequence, journal = session.sequence(seq_id), session.history.journal
+@torch.inference_mode()
+def recomputed(
+    session: Session, request: CheckParity, logged: list[LoggedLogits], edits: list[EditThen]
+) -> Generator[Progress, None, ComparisonRun | None]:
+    """Compute the same tokens into a cache in the other mode (None: a growing one), in the same chunks if that mode
+    allows it, and make the edits on the way. Yields progress. None where an edit cannot be made there."""
+    model, sequence, found = session.model, session.sequence(request.seq_id), dict[int, torch.Tensor]()
     total, prompt = sequence.num_tokens, min(sequence.num_prompt_tokens, sequence.num_tokens)
-    driver = ModeDriver(session.model, fitted(against, total), prompt)
-    capacity = driver.cache.capacity
-    if capacity is not None and capacity < total:
-        raise InputError(f"The other cache is full after {capacity:,} of {total:,} tokens: give it more room.")
-    wanted = steps_by_length(logged)
-    lengths = lengths_to_compute(against, prompt, journal.forward_lengths(seq_id), total)
+    mode = CacheMode(model, fitted(request.against or CacheSpec(), total))
+    live = session.live.get(request.seq_id).copied(mode.new_cache(request.seq_id, sequence.num_prompt_tokens))
+    capacity = live.cache.capacity
+    if not edits:
+        mode.check_fits(prompt, live.cache)
+        if capacity is not None and capacity < total:
+            raise InputError(f"The other cache is full after {capacity:,} of {total:,} tokens: give it more room.")
+    made_steps = {then.step for then in edits if not then.is_prefill}
+    wanted = steps_by_length([entry for entry in logged if entry.step not in made_steps])
+    lengths = sorted(wanted) if mode.spec.recomputes else session.history.journal.forward_lengths(request.seq_id)
     yield 0, total
-    for logits in driver.run(sequence.token_ids, sorted(wanted) if against.recomputes else lengths):
-        done = len(driver.token_ids)
-        other.logits.update(dict.fromkeys(wanted.get(done, ()), logits.float()))
-        yield done, total
-    other.cache = driver.cache
-    if not other.logits:
-        raise InputError(OTHER_PIECES)
+    done = 0
+    try:
+        for done, logits, edit_step in recompute_with_edits(model, live, edits, lengths, is_every=True):
+            steps = wanted.get(done, ()) if edit_step is None else (edit_step,)
+            if logits is not None:
+                found = dict.fromkeys(steps, logits.float()) | found
+            yield min(done, total), total
+    except (InputError, PoolExhausted) as error:
+        if edits:
+            return None  # compared without the edits, which the report says
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"The page pool is full after {counted(done, 'token')}: give it more pages.") from None
+    if not found:
+        raise InputError("The other cache reads the prompt in other pieces: step once after the prompt, then compare.")
+    return ComparisonRun(found, live.cache, bool(edits))
 
 
 def steps_by_length(logged: list[LoggedLogits]) -> dict[int, list[int]]:
@@ -122,38 +132,6 @@ def repeatable_edits(session: Session, request: CheckParity) -> list[EditThen]:
     has_rows = request.against is None or not request.against.recomputes
     is_edited = bool(session.cache_of(request.seq_id).by_hand)
     return edits_of(session.history, request.seq_id) if has_rows and is_edited else []
-
-
-@torch.inference_mode()
-def compute_edited(
-    session: Session, request: CheckParity, edits: list[EditThen], logged: list[LoggedLogits], other: ComparisonRun
-) -> Iterator[Progress]:
-    """Compute the same tokens into a cache in the other mode (None: a growing one) and make the same edits on the way.
-    Yields progress. Where an edit cannot be made there, nothing is computed."""
-    model, sequence = session.model, session.sequence(request.seq_id)
-    spec, total = fitted(request.against or CacheSpec(), sequence.num_tokens), sequence.num_tokens
-    mode = CacheMode(model, spec)
-    forward_lengths = session.history.journal.forward_lengths(request.seq_id)
-    live = session.live.get(request.seq_id).copied(mode.new_cache(request.seq_id, sequence.num_prompt_tokens))
-    made_steps = {then.step for then in edits if not then.is_prefill}
-    wanted = steps_by_length([entry for entry in logged if entry.step not in made_steps])
-    found: dict[int, torch.Tensor] = {}
-
-    def lengths(state: SequenceState) -> list[int]:
-        return lengths_to_compute(spec, state.num_prompt_tokens, forward_lengths, state.num_tokens)
-
-    yield 0, total
-    try:
-        for computed in compute_with_edits(model, live, edits, lengths):
-            steps = wanted.get(computed.num_tokens, ()) if computed.edit_step is None else (computed.edit_step,)
-            if computed.logits is not None:
-                found = dict.fromkeys(steps, computed.logits.float()) | found
-            yield min(computed.num_tokens, total), total
-    except (InputError, PoolExhausted):
-        return  # compared without the edits, which the report says
-    if not found:
-        raise InputError(OTHER_PIECES)
-    other.logits, other.cache, other.is_edited = found, live.cache, True
 
 
 def report(

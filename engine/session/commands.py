@@ -20,8 +20,8 @@ from engine.history.state import Move, SequenceState, num_common
 from engine.history.tree import referred_to
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import cache_capacity, is_endless
-from engine.session.driver import convert, lengths_to_compute, repeat
-from engine.session.edits import compute_with_edits, edits_of
+from engine.session.driver import convert
+from engine.session.edits import edits_of, recompute_with_edits
 from engine.session.forward import vocabulary
 from engine.session.mode import CacheMode
 from engine.session.sampler import check_stop_strings
@@ -455,43 +455,35 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
     mode.check_holds(live.seq_id, sequence, cache)
     evicted = None if live.is_stale else convert(live.cache, cache, sequence, count)
-    by_hand, is_edited_again = live.cache.by_hand, False
+    is_edited_again = False
     if evicted is None:
-        computed = history.journal.forward_lengths(live.seq_id)
-        if is_edited_again := bool(by_hand) and not mode.spec.recomputes:
-            compute_edited(model, cache, live, history, computed)
-        else:
-            cache.clear()
-            repeat(model, sequence, cache, computed, 0, count)
-            cache.commit(count)
+        is_edited_again = compute_anew(model, cache, live, history)
     else:
-        cache.by_hand = by_hand
+        cache.by_hand = live.cache.by_hand
     cache.register_prefix(sequence.token_ids)
     return ConvertedCache(cache, count, evicted is not None, evicted or 0, is_edited_again)
 
 
-def compute_edited(
-    model: LoadedModel, cache: SequenceCache, live: LiveSequence, history: History, forward_lengths: list[int]
-) -> None:
-    """Fill a cache with the tokens of a sequence and make its edits by hand again on the way."""
-    edits = edits_of(history, live.seq_id)
-    if not edits:
+def compute_anew(model: LoadedModel, cache: SequenceCache, live: LiveSequence, history: History) -> bool:
+    """Fill a cache with the tokens of a sequence; returns whether edits by hand were made again on the way, as they are
+    where the cache keeps rows."""
+    is_edited = bool(live.cache.by_hand) and not cache.spec.recomputes
+    edits = edits_of(history, live.seq_id) if is_edited else []
+    if is_edited and not edits:
         raise InputError(
             f"Rows of sequence {live.seq_id} were edited by hand before this session, and that mode computes them anew "
             "from the tokens: choose a mode that takes rows over."
         )
-
-    def lengths(state: SequenceState) -> list[int]:
-        return lengths_to_compute(cache.spec, state.num_prompt_tokens, forward_lengths, state.num_tokens)
-
+    lengths = history.journal.forward_lengths(live.seq_id)
     try:
-        for _ in compute_with_edits(model, live.copied(cache), edits, lengths):
+        for _ in recompute_with_edits(model, live.copied(cache), edits, lengths):
             pass
     except InputError as error:
         raise InputError(
             f"Rows of sequence {live.seq_id} were edited by hand, and that mode computes them anew from the tokens, "
             f"where an edit cannot be made again. {error}"
         ) from None
+    return is_edited
 
 
 def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:

@@ -45,9 +45,15 @@ class Driver:
     def compute(
         self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
     ) -> torch.Tensor:
-        """Compute these tokens in one forward; returns the newest logits `[V]`. `check` is called between layers and
-        raises to cancel; a `probe` records attention, else the one that the cache's rule needs does. After a failure
-        the cache may hold part of the tokens."""
+        """Compute these tokens in one forward, or in several where the cache takes fewer at once; returns the newest
+        logits `[V]`. `check` is called between layers and raises to cancel; a `probe` records attention, else the one
+        that the cache's rule needs does. After a failure the cache may hold part of the tokens."""
+        at_once = self.cache.max_forward_tokens or len(token_ids)
+        for start in range(0, len(token_ids), at_once):
+            logits = self._forward(token_ids[start : start + at_once], check, probe)
+        return logits
+
+    def _forward(self, token_ids: Sequence[int], check: Callable[[], None] | None, probe: Probe | None) -> torch.Tensor:
         cache, stop = self.cache, len(self.token_ids) + len(token_ids)
         cache.begin(len(token_ids))
         probe = probe or cache.probe(False)
@@ -65,12 +71,12 @@ class Driver:
 
     def run(
         self, token_ids: Sequence[int], lengths: Iterable[int], check: Callable[[], None] | None = None
-    ) -> Iterator[torch.Tensor]:
+    ) -> Iterator[tuple[int, torch.Tensor]]:
         """Compute the tokens of a sequence that the cache lacks, in forwards that end at each of these ascending
-        lengths; yields the newest logits `[V]` after each."""
+        lengths; yields each length and the newest logits `[V]` after it."""
         for length in lengths:
             if length > len(self.token_ids):
-                yield self.compute(token_ids[len(self.token_ids) : length], check)
+                yield length, self.compute(token_ids[len(self.token_ids) : length], check)
 
 
 class ModeDriver(Driver):
@@ -85,16 +91,12 @@ class ModeDriver(Driver):
     def compute(
         self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
     ) -> torch.Tensor:
-        """As `Driver.compute`, in several forwards where the cache takes fewer tokens at once. Raises `InputError`
-        where the cache has no room."""
+        """As `Driver.compute`; raises `InputError` where the cache has no room."""
         count = len(self.token_ids)
         if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
             raise InputError(f"The cache is full after {counted(count, 'token')}: give it more room.")
         try:
-            at_once = self.cache.max_forward_tokens or len(token_ids)
-            for start in range(0, len(token_ids), at_once):
-                logits = super().compute(token_ids[start : start + at_once], check, probe)
-            return logits
+            return super().compute(token_ids, check, probe)
         except PoolExhausted:
             raise InputError(f"The page pool is full after {counted(count, 'token')}: give it more pages.") from None
 
@@ -105,8 +107,8 @@ class ModeDriver(Driver):
         lengths = [count] if self._mode.computes_whole_prompts else PrefillPlan.of(self.model).lengths(count)
         logits = None
         check()
-        for logits in self.run(prompt_ids, lengths, check):  # noqa: B007 - the last ones
-            if len(self.token_ids) < count:
+        for length, logits in self.run(prompt_ids, lengths, check):  # noqa: B007 - the last ones
+            if length < count:
                 check()
         assert logits is not None, "a prompt has tokens"
         return logits
@@ -118,6 +120,29 @@ class ModeDriver(Driver):
         return cache_bytes(info, formula, [self.cache], self._mode.store, 0, Held(0))
 
 
+def recompute(
+    model: LoadedModel,
+    cache: SequenceCache,
+    sequence: SequenceState,
+    forward_lengths: list[int],
+    stop: int | None = None,
+    check: Callable[[], None] | None = None,
+    *,
+    is_every: bool = False,
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Compute those of the first `stop` tokens of a sequence (None: of all that have rows) that a cache lacks, as the
+    sequence was computed, whose forwards ended at each of `forward_lengths`. Yields the number of tokens and the newest
+    logits `[V]` after each forward; with `is_every` of them all, also in a cache whose last forward computes all rows.
+    `check` is called between layers and raises to cancel."""
+    prompt, stop = sequence.num_prompt_tokens, sequence.num_tokens if stop is None else stop
+    is_last_enough = cache.spec.recomputes and not is_every
+    lengths = [stop] if is_last_enough else lengths_to_compute(cache.spec, prompt, forward_lengths, stop)
+    if cache.num_source:  # the encoder reads its source in one forward
+        lengths = [length for length in lengths if length >= prompt]
+    driver = Driver(model, cache, prompt, sequence.token_ids[: cache.num_tokens])
+    yield from driver.run(sequence.token_ids, lengths, check)
+
+
 def lengths_to_compute(spec: CacheSpec, prompt: int, forward_lengths: list[int], stop: int) -> list[int]:
     """The ascending lengths after each forward, up to `stop` tokens, that repeat how a sequence was computed: its
     forwards ended at each of `forward_lengths`.
@@ -125,8 +150,6 @@ def lengths_to_compute(spec: CacheSpec, prompt: int, forward_lengths: list[int],
     A compressed cache quantises and evicts from the end of the prompt on, between steps: there one forward ends at the
     prompt, and single tokens follow. transformers' quantised cache takes the prompt in one forward.
     """
-    if spec.recomputes:
-        return [stop] if stop else []  # every forward computes all rows again: the last one suffices
     lengths = [n for n in forward_lengths if n < stop]
     is_whole = spec.layout == "quantized"
     if is_whole or (spec.is_compressed and prompt < stop):
@@ -168,22 +191,18 @@ class Refill:
         through the same modes."""
         journal = path or self._history.journal
         lengths, moves = journal.forward_lengths(seq_id, step), sequence.stages
-        stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
+        moves = moves if moves and moves[-1].cache == cache.spec else ()
         before: SequenceCache | None = None
-        for number, move in enumerate(stages):
-            stage = CacheMode(self._model, move.cache).new_cache(-1, sequence.num_prompt_tokens)
-            start = continued(before, stage, sequence, move.num_tokens)
-            repeat(self._model, sequence, stage, lengths, start, moves[number + 1].num_tokens)
-            before = stage
         cache.clear()
-        start = continued(before, cache, sequence, moves[-1].num_tokens if moves else 0)
-        repeat(self._model, sequence, cache, lengths, start, sequence.num_tokens)
-
-
-def continued(before: SequenceCache | None, cache: SequenceCache, sequence: SequenceState, num_tokens: int) -> int:
-    """Convert the rows of the previous stage into `cache`; the number of tokens it then holds: 0 where there is no
-    previous stage or its rows cannot be converted."""
-    return 0 if before is None or convert(before, cache, sequence, num_tokens) is None else num_tokens
+        for number, stop in enumerate([*(move.num_tokens for move in moves[1:]), sequence.num_tokens]):
+            stage = cache
+            if number + 1 < len(moves):
+                stage = CacheMode(self._model, moves[number].cache).new_cache(-1, sequence.num_prompt_tokens)
+            if before is not None:  # where its rows cannot be converted, all are computed
+                convert(before, stage, sequence, moves[number].num_tokens)
+            for _ in recompute(self._model, stage, sequence, lengths, stop):
+                pass
+            before = stage
 
 
 def convert(before: SequenceCache, cache: SequenceCache, sequence: SequenceState, num_tokens: int) -> int | None:
@@ -194,16 +213,6 @@ def convert(before: SequenceCache, cache: SequenceCache, sequence: SequenceState
     evicted = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
     cache.commit(num_tokens)
     return sum(each.num_rows for each in evicted)
-
-
-def repeat(
-    model: LoadedModel, sequence: SequenceState, cache: SequenceCache, forward_lengths: list[int], start: int, stop: int
-) -> None:
-    """Repeat the forwards of a sequence from `start` to `stop` tokens."""
-    prompt = sequence.num_prompt_tokens
-    driver = Driver(model, cache, prompt, sequence.token_ids[:start])
-    for _ in driver.run(sequence.token_ids, lengths_to_compute(cache.spec, prompt, forward_lengths, stop)):
-        pass
 
 
 # ---- the sizes of prefill chunks ---------------------------------------------------------------------------------

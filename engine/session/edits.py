@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from engine.look.source import chosen, places_of, slots_of
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
-from engine.session.driver import Driver, PrefillPlan, lengths_to_compute
+from engine.session.driver import PrefillPlan, recompute
 from engine.session.forward import weights_of_one
 from engine.session.mode import CacheMode
 from engine.session.sampler import choose, steered
@@ -434,12 +434,9 @@ def re_prefill(
     if cache.num_source and not num_kept:
         cache.num_source = num_prompt - 1
         cache.clear()
-    driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
-    computed = list(PrefillPlan.of(model).lengths(len(token_ids)))
-    if cache.num_source:  # the encoder reads its source in one forward
-        computed = [num_prompt, *(length for length in computed if length > num_prompt)]
+    pieces = [*PrefillPlan.of(model).lengths(len(token_ids)), *([num_prompt] if cache.num_source else [])]
     logits = None
-    for logits in driver.run(token_ids, lengths_to_compute(cache.spec, num_prompt, computed, len(token_ids)), check):  # noqa: B007
+    for _, logits in recompute(model, cache, edited, sorted(pieces), check=check):  # noqa: B007
         pass
     if logits is None:  # no token was inserted, and none follows
         raise InputError("Nothing follows what was taken out: go back to the step before it instead.")
@@ -779,8 +776,7 @@ class EditThen:
         return isinstance(self.edit, ReplaceTokens) and self.edit.how == "re-prefill"
 
 
-@dataclass(frozen=True, eq=False)
-class Computed:
+class Recomputed(NamedTuple):
     """Newest logits `[V]` with so many tokens, after a forward or after the edit that made the node `edit_step`; None
     where the newest token could not be computed again."""
 
@@ -808,20 +804,23 @@ def edits_of(history: History, seq_id: int) -> list[EditThen]:
     return found
 
 
-def compute_with_edits(
+def recompute_with_edits(
     model: LoadedModel,
     live: LiveSequence,
     edits: list[EditThen],
-    lengths_up_to: Callable[[SequenceState], list[int]],
-) -> Iterator[Computed]:
-    """Compute the tokens of a sequence into its cache, which is empty, in forwards that end at `lengths_up_to` a state
-    of it, and make each edit when the sequence has the tokens that it had then. Raises `InputError` for an edit that
-    cannot be made in this cache, or takes its rows from elsewhere."""
+    forward_lengths: list[int],
+    *,
+    is_every: bool = False,
+) -> Iterator[Recomputed]:
+    """As `recompute`, from the first token on: compute the tokens of a sequence into its cache, and make each edit when
+    the sequence has the tokens that it had then. Raises `InputError` for an edit that cannot be made in this cache, or
+    takes its rows from elsewhere."""
     cache, newest = live.cache, live.sequence
     _begin(cache, edits[0].before if edits else newest)
     for then in edits:
         live.sequence = then.before
-        yield from _compute(model, cache, then.before, lengths_up_to(then.before))
+        for computed in recompute(model, cache, then.before, forward_lengths, is_every=is_every):
+            yield Recomputed(*computed)
         edit = then.edit
         if isinstance(edit, Overwrite):
             raise InputError(
@@ -836,9 +835,10 @@ def compute_with_edits(
             continue
         edit_cache(model, live, edit, None)
         logits = newest_logits(model, cache, live.sequence.token_ids) if cache.num_tokens else None
-        yield Computed(cache.num_tokens, logits, then.step)
+        yield Recomputed(cache.num_tokens, logits, then.step)
     live.sequence = newest
-    yield from _compute(model, cache, newest, lengths_up_to(newest))
+    for computed in recompute(model, cache, newest, forward_lengths, is_every=is_every):
+        yield Recomputed(*computed)
 
 
 def _begin(cache: SequenceCache, sequence: SequenceState) -> None:
@@ -846,13 +846,3 @@ def _begin(cache: SequenceCache, sequence: SequenceState) -> None:
     if cache.num_source:
         cache.num_source = sequence.num_prompt_tokens - 1
     cache.clear()
-
-
-def _compute(
-    model: LoadedModel, cache: SequenceCache, sequence: SequenceState, lengths: list[int]
-) -> Iterator[Computed]:
-    driver = Driver(model, cache, sequence.num_prompt_tokens, sequence.token_ids[: cache.num_tokens])
-    if cache.num_source:  # the encoder reads its source in one forward
-        lengths = [length for length in lengths if length >= sequence.num_prompt_tokens]
-    for logits in driver.run(sequence.token_ids, lengths):
-        yield Computed(len(driver.token_ids), logits)

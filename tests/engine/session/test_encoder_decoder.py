@@ -91,7 +91,7 @@ def test_every_mode_says_what_the_reference_says_and_holds_what_is_predicted(arc
     while session.has_work:
         record = session.step()
         computed = session.sequence(0).token_ids
-        (logits,) = driver.run(computed, [len(computed)])
+        ((_, logits),) = driver.run(computed, [len(computed)])
         assert session.live.get(0).logits is not None
         assert torch.equal(logits, session.live.get(0).logits)
         evicted += sum(len(eviction.positions) for eviction in record.evictions)
