@@ -25,8 +25,10 @@ from app.models.saved_view import Arrangement, read_view, show_place, view_text
 from app.panels.prompt.view import CHAT, TEXT
 from app.start.settings import Settings
 from app.window.window import MainWindow
+from engine.client import is_elsewhere
+from engine.client.ssh import remote_of
 from engine.spec.bookmark import BookmarkTarget
-from engine.spec.model import BUNDLED, CAPTURES, PAGED_ATTENTION, RUNNERS
+from engine.spec.model import BUNDLED, CAPTURES, PAGED_ATTENTION, RUNNERS, SHAPE_PREFIX, ModelSpec
 from engine.spec.sampling import Chat
 from engine.wire.commands import SetKeptLimit, Step
 from engine.wire.events import Event, SessionOpened
@@ -208,9 +210,9 @@ class Shell(QObject):
             (window.top.model.chosen, intents.on_model_chosen),
             (window.top.model.wants, intents.take),
             (window.top.cache.wants, intents.take),
-            (window.dropped, intents.on_model_chosen),
-            (window.file_dropped, intents.on_snapshot_chosen),
-            (window.recent.chosen, intents.on_snapshot_chosen),
+            (window.dropped, self._on_model_dropped),
+            (window.file_dropped, self._on_file_dropped),
+            (window.recent.chosen, self._on_file_chosen),
             (window.sessions.chosen, self.session_wanted),
             (window.prompt.edit.edited, self._on_draft),
             (window.prompt.chat.edited, self._on_draft),
@@ -226,6 +228,23 @@ class Shell(QObject):
 
     def _on_bias_wanted(self, token_id: int) -> None:
         menus.ask_bias(self, (token_id,))
+
+    def _on_model_dropped(self, model: ModelSpec) -> None:
+        if is_elsewhere(engine := self.models.status.engine):
+            what, where = prose(model.base.removeprefix(SHAPE_PREFIX)), prose(remote_of(engine).machine)
+            words = f"{what} lies on this machine, and the engine runs on {where}: choose a model there."
+            self.models.status.fail(words)
+        else:
+            self.intents.on_model_chosen(model)
+
+    def _on_file_dropped(self, path: Path) -> None:
+        if is_elsewhere(self.models.status.engine):
+            self.intents.on_snapshot_chosen(path, is_here=True)
+        else:
+            self._on_file_chosen(path)
+
+    def _on_file_chosen(self, path: Path) -> None:
+        dialogs.open_path(self, path)
 
     def attach(self, spec: ServerSpec) -> None:
         """Listen to a server, and show what it has cached."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QFileDialog
 
+from app.kit.asking import Question
 from app.kit.widgets import connect_all
 from app.models.saved_view import view_text
-from engine.files.text import kind_of, model_beside
+from engine.client import is_elsewhere
+from engine.files.text import kind_of, model_among, names_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
+from engine.wire.commands import ListFolder
+from engine.wire.events import Event, Failed, FolderListed
 
 if TYPE_CHECKING:
     from app.kit.dialog import Sheet
     from app.shell import Shell
 
 
-OPENED = (".safetensors", ".npz", ".json", ".jsonl", ".bin")
+STATE = ".bin"  # how state files of llama.cpp are called
+OPENED = (".safetensors", ".npz", ".json", ".jsonl", STATE)
 
 
 def open_folder(shell: Shell) -> None:
@@ -36,10 +41,17 @@ def open_shape(shell: Shell) -> None:
     _ask_path(shell, "Shape from config.json", (".json",), load)
 
 
-def _ask_path(shell: Shell, title: str, endings: tuple[str, ...], take: Callable[[str], None], start: str = "") -> None:
+def _ask_path(
+    shell: Shell,
+    title: str,
+    endings: tuple[str, ...],
+    take: Callable[[str], None],
+    start: str = "",
+    take_here: Callable[[str], None] | None = None,
+) -> None:
     from app.kit.dialog import ask_path
 
-    ask_path(shell.window, shell.models.status.engine, shell.intents.take, title, endings, take, start)
+    ask_path(shell.window, shell.models.status.engine, shell.intents.take, title, endings, take, start, take_here)
 
 
 def ask_engine_address(shell: Shell) -> None:
@@ -59,20 +71,43 @@ def save_session(shell: Shell) -> None:
 
 
 def open_file(shell: Shell) -> None:
-    def show(path: str) -> None:
-        shell.intents.on_snapshot_chosen(Path(path), _model_of_state(shell, Path(path)))
+    def take(path: str) -> None:
+        open_path(shell, Path(path))
 
-    _ask_path(shell, "Open snapshot or session", OPENED, show, str(shell.export_folder))
+    def take_here(path: str) -> None:
+        shell.intents.on_snapshot_chosen(Path(path), is_here=True)
+
+    is_far = is_elsewhere(shell.models.status.engine)
+    start = "" if is_far else str(shell.export_folder)
+    _ask_path(shell, "Open snapshot or session", OPENED, take, start, take_here)
 
 
-def _model_of_state(shell: Shell, path: Path) -> Path | None:
-    """The model of a state file of llama.cpp, which does not name it; None for other files, and where one lies beside
-    it."""
-    if kind_of(path) != "state" or model_beside(path) is not None:
-        return None
-    title, kinds = f"The model of {path.name}", "Its model (*.gguf config.json)"
-    model, _ = QFileDialog.getOpenFileName(shell.window, title, str(path.parent), kinds)
-    return Path(model) if model else None
+def open_path(shell: Shell, path: Path) -> None:
+    """Open a file of the engine's machine. A state file of llama.cpp does not name its model, which is asked for unless
+    one lies beside it."""
+
+    def show(model: str = "") -> None:
+        shell.intents.on_snapshot_chosen(path, Path(model) if model else None)
+
+    def show_with(names: Sequence[str]) -> None:
+        if model_among(names):
+            show()
+        else:
+            _ask_path(shell, f"The model of {path.name}", (".gguf", "config.json"), show, str(path.parent))
+
+    def take(event: Event) -> None:
+        assert isinstance(event, FolderListed)
+        show_with(event.files)
+
+    def refused(_: Failed) -> None:
+        show()  # and hear why not
+
+    if not is_elsewhere(shell.models.status.engine):
+        show_with(names_beside(path)) if kind_of(path) == "state" else show()
+    elif path.suffix == STATE:
+        shell.intents.take(Question(ListFolder(str(path.parent)), take, refused))
+    else:
+        show()
 
 
 def ask_bookmark(shell: Shell) -> None:

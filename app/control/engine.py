@@ -74,7 +74,7 @@ class Engine:
         self._requested.clear()  # the engine that was ended answers no more
         self._client = open_client(kind or kind_for(self.choice, model.device))
         self._client.listen(self._ring)
-        self._client.send(first if snapshot is None else OpenSnapshot(snapshot.path, snapshot.model))
+        self._client.send(first if snapshot is None else replace(snapshot, id=0))
 
     def restart(self, cache: CacheSpec) -> None:
         """Start again with the model that was loaded last, or the snapshot that is open."""

@@ -322,15 +322,15 @@ class Intents(QObject):
         now = self._models.status.now.capture
         self.send(commands.SetCapture(now.level, not now.by_layer))
 
-    def on_snapshot_chosen(self, path: Path, model: Path | None = None) -> None:
+    def on_snapshot_chosen(self, path: Path, model: Path | None = None, *, is_here: bool = False) -> None:
         """Open a file in place of the present session, unless a window is still writing it. `model` is that of a state
-        file of llama.cpp; None: the one beside it."""
+        file of llama.cpp; None: the one beside it. `is_here`: it is this machine's, wherever the engine runs."""
         try:
             check_nobody_writes(path)
         except InputError as error:
             self._models.status.fail(str(error))
         else:
-            self.send(commands.OpenSnapshot(path, model))
+            self.send(commands.OpenSnapshot(path, model, is_here))
             if self._models.status.is_loading or not self._models.status.is_known:
                 self._models.status.notify(f"{prose(path.name)} is opened once the model is loaded")
 

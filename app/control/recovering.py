@@ -152,7 +152,7 @@ class Recovering(QObject):
         if has_steps:
             self._saving.pause()
             self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
-            self._intents.take(Question(OpenSnapshot(left.path), on_refusal=self._on_refused))
+            self._intents.take(Question(OpenSnapshot(left.path, is_here=True), on_refusal=self._on_refused))
             if is_model_expected(self._models):
                 words = first_words(left.session)
                 self._models.status.notify(f"The session {words} is restored as soon as the model is loaded")

@@ -294,41 +294,55 @@ def ask_path(
     endings: tuple[str, ...],
     take: Callable[[str], object],
     start: str = "",
+    take_here: Callable[[str], object] | None = None,
 ) -> None:
     """Ask for a file with one of these endings, without them for a folder, on the machine of the engine; `take` is
-    called with its path unless the user cancels. `wants` sends a question to the engine; `start` is where a dialog on
-    this machine begins."""
+    called with its path unless the user cancels. `wants` sends a question to the engine; `start` is the folder to begin
+    in. Where the engine is on another machine, a file of this one can be chosen too if there is a `take_here`."""
     if is_elsewhere(engine):
-        dialog = FilesThere(title, endings, parent)
+        dialog = FilesThere(title, endings, parent, take_here)
         dialog.wants.connect(wants)
         dialog.ask(take)
-        dialog.begin()
-        return
+        dialog.begin(start)
+    elif path := _chosen_here(parent, title, endings, start):
+        take(path)
+
+
+def _chosen_here(parent: QWidget, title: str, endings: tuple[str, ...], start: str = "") -> str:
+    """The path of a file or folder of this machine; empty if the user cancels."""
     if endings:
         kinds = f"{title} ({' '.join(f'*{each}' for each in endings)});;All files (*)"
         path, _ = QFileDialog.getOpenFileName(parent, title, start, kinds)
     else:
         path = QFileDialog.getExistingDirectory(parent, title, start)
     parent.window().activateWindow()  # without a window manager no window would get the keyboard focus
-    if path:
-        take(path)
+    return path
 
 
 class FilesThere(QuestionDialog):
     """Choose a file or folder on the engine's machine. Signals: `chosen(path)`; `wants(Question)`, a folder is to be
-    listed. `endings` are those of the files that can be chosen; empty: a folder is."""
+    listed. `endings` are those of the files that can be chosen; empty: a folder is. `take_here`: called with a file
+    that is chosen on this machine instead; None: none can be."""
 
     wants = Signal(object)
 
-    def __init__(self, title: str, endings: tuple[str, ...], parent: QWidget) -> None:
+    def __init__(
+        self,
+        title: str,
+        endings: tuple[str, ...],
+        parent: QWidget,
+        take_here: Callable[[str], object] | None = None,
+    ) -> None:
         super().__init__(title, parent)
-        self._endings = endings
+        self._endings, self._take_here = endings, take_here
         self._folder = ""
         self.path = self.add(line_field("Path there", "", "its path on the machine of the engine"))
         self.names = QListWidget()
         self.names.setAccessibleName("In this folder")
         self.names.setMinimumHeight(260)
         self.add(self.names, "")
+        if take_here is not None:
+            self.add(push_button("On this machine…", self._on_here, is_small=False), "")
         self.setMinimumWidth(620)
         connect_all(
             (self.names.currentItemChanged, self._on_chosen),
@@ -336,8 +350,10 @@ class FilesThere(QuestionDialog):
         )
 
     def begin(self, folder: str = "") -> None:
-        """Show a folder; the user's own where none is given."""
-        self.wants.emit(Question(ListFolder(folder), self._take, self._refused))
+        """Show a folder; the user's own where none is given, or at first there is no such folder."""
+        is_first = posixpath.isabs(folder) and not self._folder
+        folder = folder if is_first or self._folder else ""
+        self.wants.emit(Question(ListFolder(folder), self._take, self._on_none if is_first else self._refused))
 
     def _take(self, event: Event) -> None:
         assert isinstance(event, FolderListed)
@@ -349,6 +365,9 @@ class FilesThere(QuestionDialog):
         for name in event.files:
             if name.endswith(self._endings or ("\0",)):
                 self.names.addItem(QListWidgetItem(name))
+
+    def _on_none(self, _: Failed) -> None:
+        self.begin()
 
     def _refused(self, failure: Failed) -> None:
         self.problem.setText(failure.message)
@@ -364,6 +383,11 @@ class FilesThere(QuestionDialog):
         else:
             self._on_chosen(item)
             self.accept()
+
+    def _on_here(self) -> None:
+        if (path := _chosen_here(self, self.windowTitle(), self._endings)) and self._take_here is not None:
+            self.reject()
+            self._take_here(path)
 
     def answer(self) -> str:
         path = self.path.text().strip()

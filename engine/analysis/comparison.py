@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -17,6 +18,7 @@ from engine.analysis.reference import largest, row_errors
 from engine.analysis.tolerance import TOLERANCES, Tolerance, tolerance_between
 from engine.cache.contract import Pair
 from engine.errors import InputError
+from engine.files.text import model_beside
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
@@ -49,6 +51,7 @@ from engine.wire.records import Candidate, read_only_floats
 
 if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
+    from engine.snapshot.llama_state import ModelOfState
 
 
 @torch.inference_mode()
@@ -658,7 +661,7 @@ def comparison_of(
     current: Session | OpenedSnapshot,
     command: StartComparison,
     load: Callable[[ModelSpec], LoadedModel],
-    open_snapshot: Callable[[Path], OpenedSnapshot],
+    open_snapshot: Callable[[Path, ModelOfState | None], OpenedSnapshot],
     held: LoadedModel | None = None,
 ) -> Comparison:
     """Create the comparison of a sequence, or of an opened file, with the opponent that the command names.
@@ -682,7 +685,8 @@ def comparison_of(
             return _with_step(session, command.seq_id, step)
         case OtherFile(path):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
-            return _of_one_text(mine, FileRun(open_snapshot(path), is_own=True), session.text_of)
+            config = session.model.model.config.to_json_string(use_diff=False)
+            return _of_one_text(mine, _of_other_file(path, config, open_snapshot), session.text_of)
 
 
 def _with_run(
@@ -709,13 +713,13 @@ def _of_file(
     opened: OpenedSnapshot,
     command: StartComparison,
     load: Callable[[ModelSpec], LoadedModel],
-    open_snapshot: Callable[[Path], OpenedSnapshot],
+    open_snapshot: Callable[[Path, ModelOfState | None], OpenedSnapshot],
     held: LoadedModel | None,
 ) -> Comparison:
     mine = FileRun(opened)
     match command.against:
         case OtherFile(path):
-            return _of_one_text(mine, FileRun(open_snapshot(path), is_own=True), opened.text_of)
+            return _of_one_text(mine, _of_other_file(path, opened.file.manifest.config, open_snapshot), opened.text_of)
         case OtherStep():
             raise InputError(
                 "An opened snapshot has the rows of one step: compare it with another snapshot, or with a run of its "
@@ -732,6 +736,14 @@ def _of_file(
             prompt_ids = token_ids[: opened.sequence.num_prompt_tokens]
             is_its_own = loaded.info.fingerprint == opened.info.fingerprint
             return _with_run(mine, against, loaded, prompt_ids, None if is_its_own else opened.text_of)
+
+
+def _of_other_file(
+    path: Path, config: str, open_snapshot: Callable[[Path, ModelOfState | None], OpenedSnapshot]
+) -> FileRun:
+    """The contents of a file. A state file of llama.cpp without a model beside it is taken for one of A's model, whose
+    `config` that is: it does not say of which it is."""
+    return FileRun(open_snapshot(path, model_beside(path) or (json.loads(config) if config else None)), is_own=True)
 
 
 def _model_for(

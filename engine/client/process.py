@@ -27,7 +27,7 @@ from engine.client.outbox import Outbox
 from engine.client.ssh import HELLO_S, check_hello, remote_of
 from engine.client.stream import Pieces, echo, echo_time, is_echo, read_frames, write_messages
 from engine.errors import InputError
-from engine.wire.commands import Shutdown
+from engine.wire.commands import OpenSnapshot, Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineLine, EngineLost, Event, Failed, Stopped
 from engine.wire.exporting import Export, ExportCancelled, Exported
@@ -86,8 +86,10 @@ class ProcessClient:
         if isinstance(command, Export) and command.comes_here:
             self._come_here[command.id] = command.path
         try:
+            if self._remote is not None and isinstance(command, OpenSnapshot) and command.is_here:
+                command = self._remote.carried(command)
             self._outgoing.put(encode(command))
-        except WireError as error:
+        except (InputError, WireError) as error:
             self._events.put(Failed(str(error), reply_to=command.id))
 
     def drain(self) -> list[Event]:

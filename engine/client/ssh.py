@@ -15,14 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from msgspec.structs import replace
+
 from engine.errors import InputError
 from engine.files.atomic import replacing
+from engine.files.text import kind_of, read_bytes
+from engine.wire.commands import OpenSnapshot
 from engine.wire.encoding import VERSION, WireError
 
 PREFIX = "ssh://"
 COMMAND = "kvloupe-engine"
 CONNECT_S = 20  # to connect, by ssh itself
 HELLO_S = 60.0  # to connect and begin, before it counts as hanging
+MAX_CARRIED = 1 << 27  # bytes of a file that is opened there and lies here
 MAX_BANNER = 1 << 16  # bytes that the other machine's shell may print before the engine speaks
 _HELLO, _BEGINS = b"kvloupe hello ", b"kvloupe begins"
 _ADDRESS = re.compile(
@@ -75,6 +80,17 @@ class Remote:
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             start_new_session=True,
         )
+
+    def carried(self, command: OpenSnapshot) -> OpenSnapshot:
+        """The command with the content of its file, which lies on this machine; raises `InputError` where it cannot be
+        sent."""
+        content = b"" if kind_of(command.path) else read_bytes(command.path, MAX_CARRIED, "file")
+        if not content:
+            raise InputError(
+                f"'{command.path}' is not sent to {self.machine} (it is empty, or llama.cpp's, whose model is needed "
+                "there too): copy it there, and open it there."
+            )
+        return replace(command, content=content)
 
     def bring(self, there: Sequence[Path], folder: Path) -> None:
         """Copy files of that machine into a folder of this one, and remove them there with the folder that they are in.
@@ -136,6 +152,10 @@ class Remote:
         """What to do where ssh does not get in, by what it says."""
         if "ost key" in said:
             return f"call '{shlex.join(self._asked)}' in a terminal once, and answer whether it is the right machine"
+        if "resolve hostname" in said:
+            return "give the name that it has in ssh's configuration or in the network, or its address"
+        if re.search("refused|timed out|No route|unreachable", said):
+            return "see whether that machine runs, and give the port on which its sshd listens"
         call = f"'{shlex.join(self.reached)}' must get in without"
         if "ermission denied" in said:
             return f"{call} a password: give it a key (ssh-copy-id), and load that (ssh-add) if it has a passphrase"

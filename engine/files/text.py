@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,10 +102,20 @@ def kind_of(path: Path) -> Kind:
 
 
 def model_beside(path: Path) -> Path | None:
-    """The only GGUF in the folder of a state file, else a config.json there; None if there is neither."""
+    """The model in the folder of a state file; None if there is none."""
+    name = model_among(names_beside(path))
+    return path.with_name(name) if name else None
+
+
+def names_beside(path: Path) -> Sequence[str]:
+    """The names of what lies in the folder of a file; none if it cannot be read."""
     try:
-        found = [each for each in sorted(path.parent.iterdir()) if each.suffix == ".gguf"]
+        return os.listdir(path.parent)
     except OSError:
-        return None
-    config = path.with_name("config.json")
-    return found[0] if len(found) == 1 else config if config.is_file() else None
+        return ()
+
+
+def model_among(names: Sequence[str]) -> str:
+    """The only GGUF in a folder of state files, else the config.json there; empty if there is neither."""
+    found = [name for name in names if name.endswith(".gguf")]
+    return found[0] if len(found) == 1 else "config.json" if "config.json" in names else ""

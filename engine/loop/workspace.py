@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import InputError, Memory
@@ -289,6 +292,18 @@ def _session_of(model: LoadedModel, cache: CacheSpec) -> Session:
 # ---- the opened file ------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _lying_here(command: OpenSnapshot) -> Iterator[Path]:
+    """The file of a command: for as long as this lasts a copy, where its content came from another machine."""
+    if not command.content:
+        yield command.path
+        return
+    with TemporaryDirectory(prefix="kvloupe-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / command.path.name
+        copy.write_bytes(command.content)
+        yield copy
+
+
 class OpenFile:
     """Holds at most one opened file: a snapshot, or a saved session. Its steps are reported in batches between
     commands; pictures of a snapshot are answered at once."""
@@ -315,17 +330,18 @@ class OpenFile:
         """Read the file of a command, without opening it here yet; raises `InputError` for one that cannot be
         viewed."""
         self._reporter.begin(f"Opening {command.path.name}", can_cancel=False)
-        if is_session(command.path):
-            from engine.opened.session import OpenedSession
+        with _lying_here(command) as path:
+            if is_session(path):
+                from engine.opened.session import OpenedSession
 
-            return OpenedSession(command.path)
-        import torch
+                return OpenedSession(path, command.path)
+            import torch
 
-        from engine.opened.file import OpenedSnapshot
+            from engine.opened.file import OpenedSnapshot
 
-        if not has_model:  # loading a model sets the number of threads
-            torch.set_num_threads(usual_threads())
-        return OpenedSnapshot(command.path, command.model)
+            if not has_model:  # loading a model sets the number of threads
+                torch.set_num_threads(usual_threads())
+            return OpenedSnapshot(path, command.model, command.path)
 
     def replace(self, file: OpenedSnapshot | OpenedSession) -> None:
         """Make `file` the opened one in place of the one before, and report its steps."""

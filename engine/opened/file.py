@@ -39,6 +39,7 @@ from engine.look.source import (
 from engine.opened.description import model_info, opened_file, readable_steps, sequence_info, tokens_of
 from engine.saved.session import joined_text
 from engine.snapshot.format import PARTS, LayerEntry, table_name
+from engine.snapshot.llama_state import ModelOfState
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import num_numbers
 from engine.spec.cache import CacheSpec
@@ -55,13 +56,15 @@ MARKER = re.compile(r"<(?![0-9A-F]{2}>)[^<>\s]+>|\[CLS\]")  # a token that begin
 class OpenedSnapshot:
     """One opened snapshot. The header is read when it is opened, everything else on request.
 
-    An npz and a state file of llama.cpp (with its `model`, or the one beside it) are converted first. Raises
-    `InputError` for a file that is none of these, and later for parts that cannot be read.
+    An npz and a state file of llama.cpp (with its `model`, or the one beside it) are converted first. It is shown as
+    `name` if it is a copy of that. Raises `InputError` for a file that is none of these, and later for parts that
+    cannot be read.
     """
 
-    def __init__(self, path: Path, model: Path | None = None) -> None:
+    def __init__(self, path: Path, model: ModelOfState | None = None, name: Path | None = None) -> None:
         is_foreign = path.suffix == ".npz" or kind_of(path) != ""
         self.file = opened_foreign(path, model) if is_foreign else SnapshotFile(path)
+        self.file.path = name or path
         try:
             self.info = model_info(self.file)
             self.sequence = sequence_info(self.file)
@@ -178,7 +181,7 @@ class OpenedSnapshot:
         return self.last_step is None or step >= self.last_step
 
 
-def opened_foreign(path: Path, model: Path | None = None) -> SnapshotFile:
+def opened_foreign(path: Path, model: ModelOfState | None = None) -> SnapshotFile:
     """Convert another program's file to a temporary snapshot, whose name is deleted at once. Raises `InputError` if it
     is not valid or lacks something that is needed; `model` is that of a state file of llama.cpp."""
     from engine.snapshot.foreign import snapshot_of_file  # imports transformers, 30 MiB that snapshots do not need
@@ -188,9 +191,7 @@ def opened_foreign(path: Path, model: Path | None = None) -> SnapshotFile:
         inside = Path(folder) / "opened.safetensors"
         for _ in write_snapshot(snapshot_of_file(path, model), inside):
             pass
-        file = SnapshotFile(inside)
-    file.path = path
-    return file
+        return SnapshotFile(inside)
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

@@ -40,18 +40,18 @@ UNKNOWN_MODEL = ModelInfo(  # for files that do not name their model
 
 
 class OpenedSession:
-    """An opened session file. Raises `InputError` if the file is none."""
+    """An opened session file, shown as `name` if it is a copy of that. Raises `InputError` if the file is none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: Path | None = None) -> None:
         found = read_session(path)
-        self.saved, self.path = found.session, path
+        self.saved, self.path = found.session, name or path
         self.info = self.saved.model or UNKNOWN_MODEL
         self._live: States = {}
         for after in walk(self.saved.nodes):
             if after.node.step == self.saved.live:
                 self._live = after.states
         self.opened = OpenedFile(
-            path,
+            self.path,
             path.stat().st_size,
             self.info.name,
             sum(node.work is not None for node in self.saved.nodes),

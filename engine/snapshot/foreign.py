@@ -29,7 +29,7 @@ from engine.snapshot.format import (
     manifest_strings,
 )
 from engine.snapshot.gather import created, piece_tensors, written_by
-from engine.snapshot.llama_state import read_state, refuse_gguf
+from engine.snapshot.llama_state import ModelOfState, read_state, refuse_gguf
 from engine.snapshot.npz import Array, ForeignCache, from_npz
 from engine.snapshot.write import LazyTensor, Preview, Snapshot, pyramid_for, pyramid_of, write_snapshot
 from engine.spec.cache import CacheSpec
@@ -68,9 +68,9 @@ def snapshot_of_cache(
     return _snapshot(rows, num_tokens, ids, tokenizer, model, why_not, fields=fields)
 
 
-def snapshot_of_file(path: Path, model: Path | None = None) -> Snapshot:
-    """The snapshot of another program's file: a state file of llama.cpp with its `model` (the GGUF or config.json, by
-    default the one beside it), else an npz. Raises `InputError` where it cannot be read."""
+def snapshot_of_file(path: Path, model: ModelOfState | None = None) -> Snapshot:
+    """The snapshot of another program's file: a state file of llama.cpp with its `model` (by default the one beside
+    it), else an npz. Raises `InputError` where it cannot be read."""
     match kind_of(path):
         case "" if model is None or path.suffix == ".npz":
             return snapshot_of_arrays(from_npz(path), path)

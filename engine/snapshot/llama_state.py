@@ -53,6 +53,9 @@ HALVES = (
 )
 
 
+ModelOfState = Path | dict[str, Any]  # a GGUF or config.json, or the config of a model that is at hand
+
+
 @dataclass(frozen=True)
 class LlamaModel:
     """What a model's file says of its cache. `rotary_dim` is None where the file names none."""
@@ -62,7 +65,7 @@ class LlamaModel:
     layers: tuple[LayerGeometry, ...]  # those that a state file can hold
     num_blocks: int
     rotary_dim: int | None = None
-    config: str = ""  # transformers' config.json, if the model was given by one
+    config: str = ""  # of transformers, if the model was given by one
 
     @property
     def words(self) -> str:
@@ -84,16 +87,16 @@ def refuse_gguf(path: Path) -> InputError:
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
-def read_model(path: Path) -> LlamaModel:
-    """The cache of a model from its GGUF or config.json; raises `InputError` for a file that is neither."""
-    if path.suffix != ".json":
-        return read_gguf(path)
-    config = read_json_object(path, "config")
+def read_model(of: ModelOfState) -> LlamaModel:
+    """The cache of a model; raises `InputError` for a file that is neither a GGUF nor a config.json."""
+    if isinstance(of, Path) and of.suffix != ".json":
+        return read_gguf(of)
+    config, folder = (read_json_object(of, "config"), of.absolute().parent.name) if isinstance(of, Path) else (of, "")
     geometry = CacheGeometry.from_config(config)
     layers = tuple(geometry.attention_layers)
     part = config.get("partial_rotary_factor")
     rotary = int(layers[0].key_dim * part) if layers and isinstance(part, int | float) else None
-    name = str(config.get("_name_or_path") or "") or path.absolute().parent.name
+    name = str(config.get("_name_or_path") or "") or folder
     return LlamaModel(name, geometry.model_type, layers, len(geometry.layers), rotary, json.dumps(config))
 
 
@@ -210,10 +213,10 @@ class _Bytes:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
 
-def read_state(path: Path, model_path: Path) -> ForeignCache:
-    """Read a state file with its model's GGUF or config.json. Raises `InputError` for a file that is cut short, of
+def read_state(path: Path, of: ModelOfState) -> ForeignCache:
+    """Read a state file with its model. Raises `InputError` for a file that is cut short, of
     another model, of an unknown version or a memory of several parts, and where its rows do not fit in memory."""
-    model = read_model(model_path)
+    model = read_model(of)
     with closing(_Bytes(path, "state file", "save it with llama.cpp again")) as content:
         return _read(content, model, path)
 

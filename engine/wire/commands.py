@@ -318,12 +318,15 @@ class Tokenize(Command, frozen=True):
 
 class OpenSnapshot(Command, frozen=True):
     """Show a snapshot file instead of the live session, without loading its model. If refused, nothing changes.
-    `model` is the GGUF or config.json of a state file of llama.cpp; None: the one beside it."""
+    `model` is the GGUF or config.json of a state file of llama.cpp; None: the one beside it. A file that `is_here` lies
+    on the window's machine; an engine on another one is sent its `content`."""
 
     facts: ClassVar[Facts] = Facts("opening a snapshot", needs="nothing", ends_trial=True)
 
     path: Path
     model: Path | None = None
+    is_here: bool = False
+    content: bytes = b""
 
 
 class Continue(Command, frozen=True):

@@ -65,7 +65,7 @@ def test_what_was_left_is_offered_and_taken_up(
     bar.accepted.emit()
     assert not bar.isVisible()
     assert running.window.prompt.edit.text() == "a fox in the"
-    assert engine.sent[-1] == OpenSnapshot(path)
+    assert engine.sent[-1] == OpenSnapshot(path, is_here=True)
     assert folder.left() == []  # it is claimed
     live = engine.status
     file = OpenedFile(path, 100, "Tiny", 21, "", "", "", "", has_rows=False)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from PySide6.QtWidgets import QFileDialog
+
 from app.dialogs.export import ExportDialog
 from app.dialogs.loading import LoadingDialog
 from app.dialogs.questions import AddressDialog
 from app.kit.dialog import FilesThere
 from app.panels.compare.view import FILE
 from app.shell import Shell
+from engine.spec.model import ModelSpec
 from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartComparison
 from engine.wire.comparison import OtherFile
 from engine.wire.events import EngineLine, Failed, FolderListed
@@ -56,6 +60,52 @@ def test_models_and_files_are_chosen_on_the_machine_of_the_engine(shell: Shell, 
     assert not engine.of(OpenSnapshot), "a folder is no snapshot"
     dialog.names.itemActivated.emit(dialog.names.item(2))
     assert [str(command.path) for command in engine.of(OpenSnapshot)] == ["/home/me/a.safetensors"]
+
+
+def test_the_model_of_a_state_file_there_is_asked_for_unless_one_lies_beside_it(
+    shell: Shell, engine: FakeEngine
+) -> None:
+    shell.models.status.set_engine("ssh://rack")
+    for beside, is_asked in ((("q4.bin", "m.gguf"), False), (("q4.bin", "config.json"), False), (("q4.bin",), True)):
+        shell.actions["snapshot.open"].trigger()
+        (dialog,) = visible(shell)
+        engine.emit(FolderListed("/slots", (), ("q4.bin",), reply_to=engine.id_of(ListFolder)))
+        turn(shell)
+        dialog.names.itemActivated.emit(dialog.names.item(1))
+        assert engine.of(ListFolder)[-1] == ListFolder("/slots")
+        engine.emit(FolderListed("/slots", (), beside, reply_to=engine.id_of(ListFolder)))
+        turn(shell)
+        if is_asked:
+            (dialog,) = visible(shell)
+            engine.emit(FolderListed("/slots", (), ("other.gguf",), reply_to=engine.id_of(ListFolder)))
+            turn(shell)
+            dialog.names.itemActivated.emit(dialog.names.item(1))
+        model = Path("/slots/other.gguf") if is_asked else None
+        assert engine.of(OpenSnapshot)[-1] == OpenSnapshot(Path("/slots/q4.bin"), model)
+
+
+def visible(shell: Shell) -> list[FilesThere]:
+    return [each for each in shell.window.findChildren(FilesThere) if each.isVisible()]
+
+
+def test_files_of_this_machine_are_sent_there_and_its_models_are_not(
+    shell: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is dropped, or chosen by a button of the dialog."""
+    shell.models.status.set_engine("ssh://rack")
+    path = tmp_path / "a.safetensors"
+    shell.window.file_dropped.emit(path)
+    assert engine.of(OpenSnapshot)[-1] == OpenSnapshot(path, is_here=True)
+    shell.actions["snapshot.open"].trigger()
+    (dialog,) = visible(shell)
+    other = tmp_path / "b.session.json"
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(other), ""))
+    button(dialog, "On this machine…").click()
+    assert not visible(shell)
+    assert engine.of(OpenSnapshot)[-1] == OpenSnapshot(other, is_here=True)
+    shell.window.dropped.emit(ModelSpec(str(tmp_path)))
+    assert not engine.of(LoadModel)
+    assert "lies on this machine, and the engine runs on rack" in shell.models.status.failure
 
 
 def test_a_model_folder_there(shell: Shell, engine: FakeEngine) -> None:

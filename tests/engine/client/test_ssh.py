@@ -9,22 +9,29 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
 import engine.client.process as process
 from engine.client import check_choice, open_client
 from engine.client.child import FIRST_CREDIT
 from engine.client.ssh import Remote, hello, remote_of
 from engine.errors import InputError
+from engine.files.text import SEQUENCE_MAGIC
+from engine.saved.document import write_session
+from engine.snapshot import save_cache
+from engine.snapshot.format import PARTS
 from engine.spec.sampling import Prompt
-from engine.wire.commands import ListFolder, SubmitPrompt, TakePicture, Watch, Watched
+from engine.wire.commands import ListFolder, OpenSnapshot, SubmitPrompt, TakePicture, Watch, Watched
 from engine.wire.encoding import VERSION, encode
-from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed, Restarted
+from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed, Restarted, StateChanged
 from engine.wire.pictures import WallPicture, WallRequest
 from engine.wire.records import StepRecord
 from tests.engine.client.driver import Driver
 from tests.engine.client.sshd import ROOT, programs
+from tests.engine.saved.samples import SAMPLE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
 
@@ -194,6 +201,33 @@ def test_large_pictures_come_in_fewer_cells_and_then_whole(far: Driver) -> None:
         for coarse in coarser:
             assert sum(map(len, encode(coarse))) < sum(map(len, encode(whole)))
             assert (is_whole(coarse), coarse.num_tokens) == (False, 200)
+
+
+def test_a_file_of_this_machine_is_opened_there_and_shown_by_its_name_here(far: Driver, tmp_path: Path) -> None:
+    pairs = [(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4))]
+    for number, name in enumerate(("a.safetensors", "a.npz", "a.json", "a.bin"), 1):
+        path = tmp_path / name
+        match path.suffix:
+            case ".safetensors":
+                save_cache(pairs, path)
+            case ".npz":
+                np.savez(path, **{f"layers.0.{part}": rows.numpy() for part, rows in zip(PARTS, pairs[0], strict=True)})
+            case ".json":
+                write_session(SAMPLE, path)
+            case ".bin":
+                path.write_bytes(SEQUENCE_MAGIC)
+        far.client.send(OpenSnapshot(path, is_here=True, id=number))
+        path.unlink()  # there is none of that name there
+        if name == "a.bin":
+            far.wait_for(Failed)
+            assert f"'{path}' is not sent to rack" in str(far.of(Failed)[-1])
+        else:
+            far.wait(lambda path=path: path in opened_paths(far), f"{name} to be open")  # type: ignore[misc]
+
+
+def opened_paths(driver: Driver) -> list[Path]:
+    statuses = (event.status for event in driver.of(StateChanged) if isinstance(event, StateChanged))
+    return [status.opened.path for status in statuses if status.opened is not None]
 
 
 def is_whole(wall: WallPicture) -> bool:

@@ -84,7 +84,8 @@ def test_the_other_forms_of_an_address_and_a_shell_that_talks(rack: Sshd, tmp_pa
     [
         ("key", r"Permission denied.*must get in without a password: give it a key"),
         ("host", r"(?i)host key.*call 'ssh -- rack' in a terminal once"),
-        ("port", r"Connection refused.*must get in without a question"),
+        ("port", r"Connection refused.*see whether that machine runs, and give the port"),
+        ("name", r"resolve hostname.*give the name that it has in ssh's configuration"),
         ("command", r"rack has no /no/such that can be run"),
     ],
 )
@@ -96,6 +97,8 @@ def test_what_keeps_one_out_is_said_with_its_remedy(fault: str, words: str, rack
         rack.known.write_text("")
     elif fault == "port":
         address = "ssh://rack:1/no/such"
+    elif fault == "name":
+        address = rack.add_host("nowhere", "HostName no.such.host.invalid")
     far = Driver(open_client(address))
     try:
         far.wait_for(EngineLost)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from engine.client.inline import InlineClient
 from engine.errors import InputError
 from engine.files.text import GGUF_MAGIC
 from engine.opened.file import OpenedSnapshot
@@ -20,7 +21,12 @@ from engine.snapshot.llama_state import hadamard, read_state
 from engine.snapshot.npz import ForeignCache
 from engine.snapshot.verify import verified
 from engine.snapshot.write import write_snapshot
-from engine.spec.model import RESOURCES
+from engine.spec.cache import CacheSpec
+from engine.spec.model import RESOURCES, ModelSpec
+from engine.spec.sampling import Prompt
+from engine.wire.commands import LoadModel, StartComparison, SubmitPrompt, TakePicture
+from engine.wire.comparison import OtherFile
+from engine.wire.pictures import HeadPicture, HeadRequest
 
 FILES = Path(__file__).parent / "llama"
 CONFIG = RESOURCES / "demo_model" / "config.json"
@@ -205,6 +211,27 @@ def test_it_opens_as_a_snapshot(tmp_path: Path) -> None:
         opened.close()
     list(write_snapshot(snapshot_of_file(state, CONFIG), tmp_path / "out.safetensors"))
     assert verified(tmp_path / "out.safetensors").is_sound
+
+
+@pytest.mark.parametrize("is_of_it", [True, False])
+def test_it_is_compared_with_a_run_of_its_tokens_whose_model_it_is_taken_for(is_of_it: bool, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    state = tmp_path / "s.bin"
+    state.write_bytes((FILES / ("q4_0" if is_of_it else "d64_q8_0")).with_suffix(".bin").read_bytes())
+    ids = read_state(FILES / "f32.bin", CONFIG).token_ids
+    assert ids is not None
+    here = InlineClient()
+    here.do(LoadModel(ModelSpec(dtype="float32", device="cpu", num_threads=1), CacheSpec()))
+    here.do(SubmitPrompt(Prompt(token_ids=tuple(ids), has_start=True), num_steps=1))
+    if not is_of_it:
+        with pytest.raises(InputError, match="K and V of 2 layers, and the model it was given has 6"):
+            here.do(StartComparison(0, OtherFile(state)))
+        return
+    here.do(StartComparison(0, OtherFile(state)))
+    for layer in range(6):
+        request = HeadRequest(0, 32, "keys", layer, 0, 0, 32, 32)
+        (drawn,) = (each for each in here.do(TakePicture(request, side="difference")) if isinstance(each, HeadPicture))
+        assert 1e-3 < np.abs(drawn.low).max() < BOUNDS["q4_0"]
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------
