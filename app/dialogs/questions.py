@@ -75,7 +75,11 @@ def _taken(status: EngineStatus) -> str:
 
 
 _FIELDS = (
-    ("KV events", "tcp://HOST:5557, or a recording", "Where the server publishes; or a .kvevents file"),
+    (
+        "KV events",
+        "tcp://HOST:5557, or a recording",
+        "Where the server publishes (of several ranks a range of ports, or with commas); or a .kvevents file",
+    ),
     ("Replay", "tcp://HOST:5558, if there is one", "Where it repeats what was missed: without it the tree is partial"),
     ("Metrics", "http://HOST:8000/metrics, if there is one", "Its own figures, shown beside the tree"),
     ("Tokenizer", "the folder of the served model", "Without it tokens are numbers; its config says the bytes"),

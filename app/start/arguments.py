@@ -168,8 +168,8 @@ def _parser() -> OneLineParser:
     )  # fmt: skip
     parser.add_argument(
         "--serving", action="append", default=[], metavar="ADDRESS",
-        help="attach to a server that publishes KV events, like tcp://HOST:5557, or play a recording of one; again for "
-        "each further one",
+        help="attach to a server that publishes KV events, like tcp://HOST:5557 (ranks: tcp://HOST:5557-5560), or "
+        "play a recording of one; again for each further server",
     )  # fmt: skip
     parser.add_argument("--replay", action="append", default=[], metavar="ADDRESS",
                         help="where it repeats what was missed, like tcp://HOST:5558; - for none")  # fmt: skip

@@ -15,7 +15,7 @@ from engine.cli.output import add_command, print_facts, print_json, printable
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
-from engine.serving.events import RESTARTED, Recording, packed
+from engine.serving.events import END_MARK, Recording, packed
 from engine.serving.explain import explain
 from engine.serving.server import Server, summary
 from engine.serving.text import BUNDLED, Tokenizer, numbers
@@ -29,11 +29,11 @@ def add_events(parser: argparse.ArgumentParser) -> None:
     record.add_argument("file", type=Path, metavar="FILE", help="the recording, like run.kvevents")
     record.add_argument(
         "--endpoint", required=True, action="append", metavar="ADDRESS",
-        help="where the server publishes, like tcp://HOST:5557; again for each further rank",
+        help="where the server publishes, like tcp://HOST:5557; of several ranks tcp://HOST:5557-5560, or given again",
     )  # fmt: skip
     record.add_argument(
         "--replay", action="append", default=[], metavar="ADDRESS",
-        help="where it repeats what it still holds, like tcp://HOST:5558; one for each endpoint, in the same order",
+        help="where it repeats what it still holds, like tcp://HOST:5558; as many as endpoints, in the same order",
     )  # fmt: skip
     record.add_argument("--seconds", type=number(above=0), metavar="N", help="how long; until Ctrl+C unless given")
     add_command(record, record_events, "print one JSON object at the end")
@@ -60,38 +60,25 @@ def add_events(parser: argparse.ArgumentParser) -> None:
 
 
 def record_events(args: argparse.Namespace) -> int:
-    from engine.serving.source import Source, check_address, zmq_module
+    from engine.serving.source import Source
 
-    zmq_module()
-    if len(args.replay) > len(args.endpoint):
-        raise InputError("There are more --replay than --endpoint: give one for each, in the same order.")
-    replays = [*args.replay, *[""] * (len(args.endpoint) - len(args.replay))]
-    for address in (*args.endpoint, *filter(None, replays)):
-        check_address(address)
     target = writable_target(args.file)
-    sources = [Source(*pair) for pair in zip(args.endpoint, replays, strict=True)]
+    source = Source(",".join(args.endpoint), ",".join(args.replay))
     until = time.monotonic() + args.seconds if args.seconds else float("inf")
     stream, server, said = None, Server(str(args.file)), ""
     try:
         while True:
             is_over = time.monotonic() >= until
-            for source in sources:
-                for message in source.take():
-                    if message is RESTARTED:
-                        server.take(message)
-                        continue
-                    if len(sources) > 1:  # the numbers of each are its own
-                        message = message._replace(topic=f"{source.endpoint} ".encode() + message.topic)
+            for message in source.take():
+                server.take(message)
+                if message.seq != END_MARK:
                     stream = stream or open(target, "wb")  # noqa: SIM115 - only when something came
                     stream.write(packed(message))
-                    server.take(message)
             if stream is not None:
                 stream.flush()
-            words = " ".join(source.words() for source in sources if source.state not in ("connecting", "connected"))
-            if words != said:
+            if source.state != "connecting" and (words := source.words()) != said:
                 said = words
-                if words:
-                    print(f"kvloupe-engine: {words}", file=sys.stderr, flush=True)
+                print(f"kvloupe-engine: {words}", file=sys.stderr, flush=True)
             if is_over:
                 break
             time.sleep(min(FLUSH_S, max(0.0, until - time.monotonic())))
@@ -104,11 +91,9 @@ def record_events(args: argparse.Namespace) -> int:
     finally:
         if stream is not None:
             stream.close()
-        for source in sources:
-            source.close()
+        source.close()
     if stream is None:
-        words = "" if said else " ".join(source.words() for source in sources)  # each once
-        raise InputError(f"No batch came, and nothing was written. {words}".rstrip())
+        raise InputError(f"No batch came, and nothing was written. {'' if said else source.words()}".rstrip())
     return _print_summary(server, args.json)
 
 

@@ -14,7 +14,7 @@ from engine.client.outbox import Outbox
 from engine.errors import InputError
 from engine.serving import metrics
 from engine.serving.answers import answer
-from engine.serving.events import RESTARTED, Message, Recording, decode, packed
+from engine.serving.events import END_MARK, Message, Recording, decode, packed
 from engine.serving.server import Server
 from engine.serving.source import Source
 from engine.serving.text import NoTokenizer, Tokenizer, Words
@@ -32,8 +32,11 @@ from engine.wire.serving import (
     TakePrefixTree,
 )
 
-# Seconds between two looks at sources, two states sent while events come, two readings of metrics and of pool sizes.
-TURN_S, STATE_S, METRICS_S, POOLS_S = 0.02, 0.25, 2.0, 5.0
+# Seconds between two looks at sources, two states sent while events come, and two readings of metrics.
+TURN_S, STATE_S, METRICS_S = 0.02, 0.25, 2.0
+# From how many blocks that were asked for the hit ratios are estimated while a server runs (the latest ones: it takes
+# about a second), and how many times as long the next estimate waits.
+LATEST, REST = 200_000, 20
 # Batches that are folded before what is asked is answered.
 PIECE = 400
 MOST_SERVERS = 16
@@ -51,11 +54,11 @@ class Player:
         self._problem = ""
         self.state = "recorded"
 
-    def take(self) -> list[Message]:
-        """The batches whose time has come; at most `PIECE` at once."""
+    def take(self, most: int) -> list[Message]:
+        """The batches whose time has come."""
         found: list[Message] = []
         passed = (time.monotonic() - self._begun) * self._speed
-        while self._next is not None and len(found) < PIECE:
+        while self._next is not None and len(found) < most:
             if self._speed and _time_of(self._next) - self._first > passed:
                 break
             found.append(self._next)
@@ -86,7 +89,7 @@ def _time_of(message: Message | None) -> float:
 
 
 class Attached:
-    """One server: its source, fold, tokenizer and metrics. All but the metrics belongs to the folding thread."""
+    """One server: its source, fold, tokenizer and figures. All but the figures belongs to the folding thread."""
 
     def __init__(self, spec: ServerSpec) -> None:
         """Raises InputError for what cannot be attached to."""
@@ -99,11 +102,12 @@ class Attached:
             Player(path, spec.speed) if "://" not in spec.endpoint else Source(spec.endpoint, spec.replay)
         )
         self.server = Server(spec.endpoint)
-        self.waiting: deque[Message] = deque()
         self.figures: tuple[metrics.Metrics, metrics.Metrics] | None = None  # of its metrics page, at first and now
         self.why_no_metrics = ""
         self.pools: tuple[tuple[int, float], ...] = ()
-        self.pools_at = 0.0
+        self.pools_of = -1  # how many batches they are of
+        self.pools_at = self.metrics_at = 0.0  # when they are due again
+        self.came_at = time.monotonic()  # when its last batch did
         self.file: BinaryIO | None = None  # where it is recorded
 
     def reported(self) -> ServerState:
@@ -134,8 +138,24 @@ class Attached:
 
     def _told(self) -> tuple[tuple[str, str], ...]:
         """The figures of its metrics page, and why it cannot be read."""
-        figures = metrics.beside_events(self.server, *self.figures) if self.figures else ()
+        figures = metrics.beside_events(self.server, *self.figures, self.pools) if self.figures else ()
         return (*figures, ("metrics", self.why_no_metrics)) if self.why_no_metrics else figures
+
+    def read_figures(self) -> None:
+        """Read its metrics page, and estimate the hit ratios of other pools, where it is time for that."""
+        if self.spec.metrics and time.monotonic() >= self.metrics_at:
+            self.metrics_at = time.monotonic() + METRICS_S
+            try:
+                now = metrics.fetch(self.spec.metrics)
+                self.figures = (self.figures[0] if self.figures else now, now)
+                self.why_no_metrics = ""
+            except InputError as error:
+                self.why_no_metrics = str(error)
+        if self.pools_of != self.server.num_batches and time.monotonic() >= self.pools_at:
+            self.pools_of = self.server.num_batches
+            usable, began = metrics.usable_blocks(self.figures[1]) if self.figures else 0, time.monotonic()
+            self.pools = self.server.hit_ratios(usable, LATEST)
+            self.pools_at = time.monotonic() + REST * (time.monotonic() - began)
 
 
 class ServingClient:
@@ -152,7 +172,7 @@ class ServingClient:
         self._end, self._wake = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=self._fold, name="servers", daemon=True),
-            threading.Thread(target=self._read_metrics, name="metrics", daemon=True),
+            threading.Thread(target=self._read_figures, name="figures of servers", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -204,20 +224,19 @@ class ServingClient:
                 self._wake.clear()
 
     def _fold_piece(self, attached: Attached) -> bool:
-        """Fold a piece of what came; whether more waits."""
-        waiting = attached.waiting
-        if not waiting:
-            waiting.extend(attached.source.take())
-        for _ in range(min(PIECE, len(waiting))):
-            message = waiting.popleft()
+        """Fold a piece of what came; whether more may wait."""
+        messages = attached.source.take(PIECE)
+        if messages:
+            attached.came_at = time.monotonic()
+        for message in messages:
             attached.server.take(message)
-            if attached.file is not None and message is not RESTARTED:
+            if attached.file is not None and message.seq != END_MARK:
                 try:
                     attached.file.write(packed(message))
                 except (OSError, ValueError) as error:
                     attached.file = None
                     self._events.put(Failed(f"The recording ended ({error}): free some space, and record again."))
-        return bool(waiting)
+        return bool(messages)
 
     def _answer(self) -> None:
         while self._commands:
@@ -242,6 +261,8 @@ class ServingClient:
             case RecordServer():
                 _record(attached, command.path)
             case TakePrefixTree() | ExplainPrefix():
+                if isinstance(attached.source, Source):
+                    attached.server.waited = time.monotonic() - attached.came_at
                 return answer(attached.server, command, attached.tokenizer)
         return Done(reply_to=command.id)
 
@@ -256,34 +277,21 @@ class ServingClient:
 
     def _say(self, everything: list[Attached]) -> None:
         """Send the state of all servers, where anything changed."""
-        now = time.monotonic()
         states = []
         for attached in everything:
             for tree in attached.server.trees.values():
                 tree.settle()
-            if now - attached.pools_at > POOLS_S and len(attached.server.trees) == 1:
-                (tree,) = attached.server.trees.values()
-                if tree.trace.num_events < 20_000:  # a larger one takes seconds: `events info` has it
-                    attached.pools = tree.trace.rows(attached.server.counts.most_live)
-                attached.pools_at = now
             states.append(attached.reported())
         if (shown := tuple(states)) != self._said:
             self._said = shown
             self._events.put(ServersChanged(shown))
 
-    def _read_metrics(self) -> None:
-        while not self._end.wait(METRICS_S / 4):
+    def _read_figures(self) -> None:
+        while not self._end.wait(STATE_S):
             with self._lock:
-                everything = [each for each in self._attached.values() if each.spec.metrics]
+                everything = list(self._attached.values())
             for attached in everything:
-                try:
-                    now = metrics.fetch(attached.spec.metrics)
-                    attached.figures = (attached.figures[0] if attached.figures else now, now)
-                    attached.why_no_metrics = ""
-                except InputError as error:
-                    attached.why_no_metrics = str(error)
-            if everything:
-                self._end.wait(METRICS_S)
+                attached.read_figures()
 
 
 def _record(attached: Attached, path: Path | None) -> None:

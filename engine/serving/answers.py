@@ -73,7 +73,7 @@ def _kids(kids: Iterable[Block], among: set[Block] | None) -> list[Block]:
 
 def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tuple[tuple[PrefixRow, ...], int, int]:
     """Rows, tokens that are live, and branches at the root. With `needles` (ids as bytes) only branches that hold one
-    of them within a block."""
+    of them."""
     roots: list[Block] = []
     among: set[Block] | None = set() if needles else None
     for tree in server.trees.values():
@@ -100,7 +100,7 @@ def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tupl
         num_rows += add(run.kids, run.below, run.stop, run.depth + 1)
         run.num_more = len(run.kids) - len(run.below)
     rows: list[PrefixRow] = []
-    _write(listed, len(roots) - len(listed), 0, rows, server.last, texts)
+    _write(listed, len(roots) - len(listed), 0, rows, server.now, texts)
     return tuple(rows), total, len(roots)
 
 
@@ -128,10 +128,10 @@ def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow
 
 
 def _holding(blocks: Iterable[Block], needles: Sequence[bytes]) -> set[Block]:
-    """The blocks that hold a needle, with all before and behind them."""
+    """The blocks in which a needle ends, with all before and behind them."""
     found: set[Block] = set()
     for block in blocks:
-        if block.copies and block.tokens and any(_has(block.tokens, needle) for needle in needles):
+        if block.copies and block.tokens and any(_ends_in(block, needle) for needle in needles):
             behind = [block]
             for each in behind:
                 if each not in found:
@@ -144,8 +144,16 @@ def _holding(blocks: Iterable[Block], needles: Sequence[bytes]) -> set[Block]:
     return found
 
 
-def _has(tokens: bytes, needle: bytes) -> bool:
-    at = tokens.find(needle)
+def _ends_in(block: Block, needle: bytes) -> bool:
+    """Whether tokens end in a block, which may begin in the blocks before it."""
+    tokens, before = (block.tokens or b"")[: 4 * block.size], block.parent
+    if needle[-4:] not in tokens:  # which is fast, and rules out most
+        return False
+    first = 0
+    while first < len(needle) - 4 and before is not None and before.tokens:
+        tokens, first = before.tokens[: 4 * before.size] + tokens, first + 4 * before.size
+        before = before.parent
+    at = tokens.find(needle, max(0, first - len(needle) + 4))
     while at > 0 and at % 4:
         at = tokens.find(needle, at + 1)
     return at >= 0

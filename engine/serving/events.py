@@ -205,15 +205,12 @@ _U32, _SEQ = struct.Struct("<I"), struct.Struct(">Q")
 
 
 class Message(NamedTuple):
-    """A batch as it came: three frames."""
+    """A batch as it came: three frames. One with the number `END_MARK` is none, and is not recorded: the publisher with
+    that topic restarted, and has published nothing since."""
 
     topic: bytes
     seq: int
     payload: bytes
-
-
-# What a source gives where a server restarted and has published nothing since; it is not recorded.
-RESTARTED = Message(b"", END_MARK, b"")
 
 
 def packed(message: Message) -> bytes:

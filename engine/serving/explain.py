@@ -183,9 +183,8 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
         return answer(
             "evicted", f"Blocks of a sliding window are gone: {reused:,} tokens are the most with a whole window."
         )
-    if reused >= found.limit:
-        is_last = len(ids) >= unit and (len(ids) - ahead) % unit == 0
-        reason: Reason = "last token" if is_last else "shorter than a block" if len(ids) < unit else "all reused"
+    if reused >= found.limit and (reused == whole or matched * size >= whole):
+        reason: Reason = "last token" if whole > reused else "all reused" if whole else "shorter than a block"
         return answer(reason, PrefixEnd(len(ids), reused, unit, is_all=True).words(reused, "", "", "block"))
     start = matched * size
     wanted, parent = encode_token_ids(ids[start : start + size + ahead]), path[matched - 1] if matched else None
@@ -194,7 +193,7 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
         stop = start + size - 1
         if gone.copies:
             return answer("evicted", f"The block of tokens {start:,} to {stop:,} is in no tier that is read on.")
-        ago, lived = (_seconds(max(0.0, each)) for each in (server.last - gone.gone_at, gone.gone_at - gone.stored_at))
+        ago, lived = (_seconds(max(0.0, each)) for each in (server.now - gone.gone_at, gone.gone_at - gone.stored_at))
         return answer(
             "evicted",
             f"The block of tokens {start:,} to {stop:,} was {gone.why_gone} {ago} ago, after {lived} in the cache.",
@@ -209,8 +208,11 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
         return answer("partial", why)
     if kids:
         nearest, at = kids[number], start + equal
-        stored = decode_token_ids(nearest.tokens or b"")[equal : equal + SIDE]
-        here, there = texts(ids[at : at + SIDE]), texts(stored)
+        stored, behind = decode_token_ids(nearest.tokens or b"")[equal:], [nearest]
+        while len(stored) < SIDE and behind:
+            behind = [kid for kid in tree.children(behind[0], tree.main) if kid.copies or not nearest.copies]
+            stored += behind[0].ids if behind else ()
+        here, there = texts(ids[at : at + SIDE]), texts(stored[:SIDE])
         branch = f"the nearest branch ({'stored' if nearest.copies else f'{nearest.why_gone} by now'}) {there!r}"
         end = PrefixEnd(len(ids), start, size, equal, next(iter(stored), 0))
         return answer("differs", end.words(reused, repr(here), branch, "block"), at, here, there)

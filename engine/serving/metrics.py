@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -108,17 +109,28 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def beside_events(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str], ...]:
-    """A server's own figures `now`, and since the `first` ones, in words; beside them what its events say."""
+def usable_blocks(figures: Metrics) -> int:
+    """How many blocks of each rank can hold a prefix: one is kept for padding. 0 where the page does not say it."""
+    return max(0, (figures.num_blocks or 0) - 1)
+
+
+def beside_events(
+    server: Server, first: Metrics, now: Metrics, pools: Sequence[tuple[int, float]]
+) -> tuple[tuple[str, str], ...]:
+    """A server's own figures `now`, and since the `first` ones, in words; beside them what its events say. `pools` are
+    hit ratios by number of blocks, as estimated from them."""
+    usable = usable_blocks(now)
     found: list[tuple[str, str]] = []
     if now.queries is not None and now.hits is not None:
         found.append(("prompt tokens found in the cache, in all", _ratio(now.hits, now.queries)))
         if first.queries is not None and first.hits is not None and now.queries > first.queries:
             found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
-    if now.num_blocks:
-        live, usable = server.counts.live, now.num_blocks - 1  # one is kept for padding
+    if estimated := [ratio for size, ratio in pools if size <= usable]:  # the last is for all that was stored
+        found.append(("by its events, in a pool as large (estimate)", f"{estimated[-1]:.1%}"))
+    if usable:
+        live, usable = server.counts.live, usable * len(server.trees)
         found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))
-        if live > usable * len(server.trees):
+        if live > usable:
             found.append(("more live blocks than the pool has", "the server sends some events twice"))
     if now.usage is not None:
         found.append(("blocks in use by requests", f"{now.usage:.1%}"))

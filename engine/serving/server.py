@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from engine.errors import InputError
-from engine.serving.events import RESTARTED, Message, decode
+from engine.serving.events import END_MARK, Message, decode
 from engine.serving.tree import Counts, Tree
 
 # Of how many latest batches the times are kept, to tell one that came twice from a restart; and how many gaps.
@@ -32,12 +32,13 @@ class Server:
         self.name = name
         self.counts = Counts()
         self.trees: dict[tuple[bytes, int], Tree] = {}
-        self._lanes: dict[tuple[bytes, int], Lane] = {}
+        self._lanes = defaultdict[tuple[bytes, int], Lane](Lane)
         self.num_batches = self.num_unreadable = self.num_repeated = self.num_restarts = self.num_events = 0
         self.num_missing = 0
         self.unknown = Counter[str]()
         self.encodings: set[str] = set()
         self.first = self.last = 0.0
+        self.waited = 0.0  # seconds since its last batch came, of one that serves now
         self.why_unreadable = ""
         self.cut_after: int | None = None  # of a file that ends within the batch after so many
 
@@ -56,10 +57,11 @@ class Server:
 
     def take(self, message: Message) -> None:
         """Fold one batch; one that cannot be read is counted, and leaves a gap."""
-        if message is RESTARTED:
+        if message.seq == END_MARK:
             for name, tree in self.trees.items():
-                tree.clear(self.last, "lost when the server restarted")
-                self._lanes[name] = Lane()
+                if name[0].startswith(message.topic):
+                    tree.clear(self.last, "lost when the server restarted")
+                    del self._lanes[name]
             self.num_restarts += 1
             return
         try:
@@ -77,7 +79,7 @@ class Server:
                 self.num_unreadable += 1
                 self.why_unreadable = f"more than {MAX_RANKS} ranks"
                 return
-            self.trees[name], self._lanes[name] = Tree(batch.rank, self.counts), Lane()
+            self.trees[name] = Tree(batch.rank, self.counts)
         if not self._comes_next(self._lanes[name], self.trees[name], message.seq, batch.time):
             self.num_repeated += 1
             return
@@ -95,13 +97,15 @@ class Server:
             tree.fold(event, batch.time)
 
     def _name_of(self, topic: bytes, rank: int) -> tuple[bytes, int]:
-        """The tree that a batch belongs to. Replayed batches have no topic where a server leaves it out (older vLLM,
-        SGLang): these are of the only publisher of that rank, whether its topic is known before or afterwards."""
-        name, unnamed = (topic, rank), (b"", rank)
+        """The tree that a batch belongs to. Replayed batches have no topic (but for the address, of several publishers)
+        where a server leaves it out (older vLLM, SGLang): these are of the only publisher of that rank, whether its
+        topic is known before or afterwards."""
+        name, address = (topic, rank), topic[: topic.rfind(b" ") + 1]
+        unnamed = address, rank
         if name in self.trees:
             return name
-        if not topic:
-            same = [each for each in self.trees if each[1] == rank]
+        if topic == address:
+            same = [each for each in self.trees if each[1] == rank and each[0].startswith(address)]
             return same[0] if len(same) == 1 else unnamed
         if unnamed in self.trees:
             self.trees[name], self._lanes[name] = self.trees.pop(unnamed), self._lanes.pop(unnamed)
@@ -135,6 +139,26 @@ class Server:
             lane.times = dict(islice(lane.times.items(), MAX_TIMES, None))
         return True
 
+    @property
+    def now(self) -> float:
+        """The time, by the server's clock."""
+        return self.last + self.waited
+
+    def hit_ratios(self, num_blocks: int = 0, latest: float = float("inf")) -> tuple[tuple[int, float], ...]:
+        """`(blocks, estimated hit ratio)` for pools from a quarter of `num_blocks` for each rank (0: of the most that
+        lived) to eight times as many; from the `latest` blocks that were asked for, from all unless given."""
+        traces = [trace for tree in list(self.trees.values()) if (trace := tree.trace).num_blocks]
+        rows: list[tuple[int, float]] = []
+        if not traces:
+            return ()
+        num_blocks = num_blocks or -(-self.counts.most_live // len(traces))
+        for size in sorted({max(1, round(num_blocks * 2 ** (step / 2))) for step in range(-4, 7)}):
+            if rows and rows[-1][0] >= max(trace.num_blocks for trace in traces):
+                break  # everything fits already
+            hits, asked = map(sum, zip(*(trace.hits(size, latest / len(traces)) for trace in traces), strict=True))
+            rows.append((size, round(hits / asked, 4) if asked else 0.0))
+        return tuple(rows)
+
     def notes(self) -> tuple[str, ...]:
         """What has to be known before its numbers are believed, a sentence each."""
         found = []
@@ -161,10 +185,9 @@ class Server:
 
 
 def summary(server: Server) -> dict[str, Any]:
-    """Counts over all ranks; `hit_ratio_by_blocks` is an estimate (see `Trace`), rows of `(blocks, ratio)`."""
+    """Counts over all ranks; `hit_ratio_by_blocks` is an estimate, of pools of so many blocks for each rank."""
     trees, counts = list(server.trees.values()), server.counts
     live = [block for tree in trees for block in tree.blocks.values() if block.copies]
-    pool = trees[0].trace.rows(counts.most_live) if len(trees) == 1 else ()
     return {
         "batches": server.num_batches,
         "events": server.num_events,
@@ -195,6 +218,6 @@ def summary(server: Server) -> dict[str, Any]:
         "lifetimes_s": [list(row) for row in sorted(counts.lifetimes.items())],
         "reuse_gaps_s": [list(row) for row in sorted(counts.reuse_gaps.items())],
         "absences_s": [list(row) for row in sorted(counts.absences.items())],
-        "hit_ratio_by_blocks": [list(row) for row in pool],
+        "hit_ratio_by_blocks": [list(row) for row in server.hit_ratios()],
         "notes": list(server.notes()),
     }

@@ -52,10 +52,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """As servers do: with the special tokens that the tokenizer adds."""
-        return tuple(self._backend.encode(text).ids)
+        whole = text.encode("utf-8", "replace").decode()  # half of a character may be pasted
+        return tuple(self._backend.encode(whole).ids)
 
     def pieces(self, words: str) -> list[tuple[int, ...]]:
-        return [tuple(self._backend.encode(text, add_special_tokens=False).ids) for text in (words, f" {words}")]
+        whole = words.encode("utf-8", "replace").decode()
+        return [tuple(self._backend.encode(text, add_special_tokens=False).ids) for text in (whole, f" {whole}")]
 
     def texts(self, ids: Sequence[int]) -> str:
         """Those that it does not know as numbers."""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from engine.serving.events import GPU, Cleared, Hash, Removed, Stored
 from engine.wire.pages import decode_token_ids
 
-# What is remembered at most, for a stream that only stores: blocks, tokens in them, and blocks that are gone.
+# What is remembered of a server at most, for a stream that only stores: blocks, tokens in them, and of each rank blocks
+# that are gone.
 MAX_BLOCKS, MAX_TOKENS, MAX_GONE = 1 << 20, 1 << 26, 200_000
 # Copies of most blocks, which share these: a dict for each would take as much time and memory as all the rest.
 NONE: Mapping[str, int] = {}
@@ -27,6 +28,7 @@ class Counts:
     def __init__(self) -> None:
         self.stored = self.removed = self.cleared = self.again = self.again_tokens = 0
         self.live = self.most_live = 0  # copies
+        self.num_blocks = self.num_tokens = 0  # that are remembered, of blocks that are gone too
         self.odd = Counter[str]()  # what a stream that is true would not say, by kind
         self.lifetimes, self.reuse_gaps, self.absences = Counter[float](), Counter[float](), Counter[float]()
         self.period = 1
@@ -119,7 +121,7 @@ class Tree:
         self.groups: dict[int, Group] = {}
         self._sized: set[int] = set()  # those that stored something since the cache was empty
         self.is_known = True
-        self._num_lost = self._num_tokens = 0
+        self._num_lost = 0
         self.trace = Trace()
 
     # ---- the fold ------------------------------------------------------------------------------------------------
@@ -150,6 +152,7 @@ class Tree:
             block = self.blocks.get(key)
             if block is None:
                 block = self.blocks[key] = Block(key, group, now)
+                self.counts.num_blocks += 1
             if tokens is not None and block.tokens is None:
                 self._place(block, event, tokens, extra, parent, parent_key)
             if not block.copies:
@@ -169,7 +172,7 @@ class Tree:
             counts.rate(now, 0, num_new)
         if is_computed and parent is not None:
             self.trace.add(parent.number, len(event.hashes))
-        if len(self.blocks) > MAX_BLOCKS or self._num_tokens > MAX_TOKENS:
+        if counts.num_blocks > MAX_BLOCKS or counts.num_tokens > MAX_TOKENS:
             self._drop_oldest()
 
     def _set_group(self, event: Stored) -> None:
@@ -185,7 +188,7 @@ class Tree:
     ) -> None:
         """Give a block its tokens and its place in the tree."""
         block.tokens, block.extra, block.lora, block.size = tokens, extra, event.lora, event.block_size
-        self._num_tokens += event.block_size
+        self.counts.num_tokens += event.block_size
         block.parent, block.parent_key = parent, key
         if parent is not None and (parent is block or block.kids) and self._is_within(parent, block):
             self._say("parents within their own chain")
@@ -314,7 +317,8 @@ class Tree:
         if block.copies or self.blocks.get(block.key) is not block:
             return
         del self.blocks[block.key]
-        self._num_tokens -= block.size
+        self.counts.num_blocks -= 1
+        self.counts.num_tokens -= block.size
         _touch(block.parent)
         self._beside(block).pop(block.key, None)
         if block.parent is None and block.parent_key is not None and not self.orphans[block.parent_key]:
@@ -386,12 +390,14 @@ class Trace:
     it were new."""
 
     def __init__(self) -> None:
-        self._parents, self._last, self._new = array("I", [0]), array("I"), array("I")
+        self._parents, self._depths = array("I", [0]), array("I", [0])
+        self._last, self._new = array("I"), array("I")
 
     def block(self, parent: int) -> int:
         """The number of a new block."""
         if len(self._parents) == MOST:
             return 0
+        self._depths.append(self._depths[parent] + 1)
         self._parents.append(parent)
         return len(self._parents) - 1
 
@@ -401,23 +407,30 @@ class Trace:
             self._new.append(num_new)
 
     @property
-    def num_events(self) -> int:
-        return len(self._last)
+    def num_blocks(self) -> int:
+        return len(self._parents) - 1
 
-    def hit_ratio(self, num_blocks: int) -> float:
-        """Blocks found over blocks asked for, with the least recently used of `num_blocks` evicted first, the end of a
-        chain before its beginning. A chain that grows by one block at its end is a request that decodes on."""
+    def hits(self, num_blocks: int, latest: float) -> tuple[int, int]:
+        """Blocks found, and blocks asked for, with the least recently used of `num_blocks` evicted first, the end of a
+        chain before its beginning. A chain that grows by one block at its end is a request that decodes on. Of the
+        `latest` blocks asked for the first quarter only fills the pool."""
         pool: OrderedDict[int, None] = OrderedDict()
         ends: set[int] = set()
         asked = hits = 0
-        for last, num_new in zip(self._last, self._new, strict=True):
+        first = count = len(self._new)
+        while first and latest > 0:
+            first -= 1
+            latest -= self._depths[self._last[first]]
+        begin = first + (count - first) // 4 if first else 0
+        for number in range(first, count):
+            last, num_new = self._last[number], self._new[number]
             chain, at = [], last
             while at:
                 chain.append(at)
                 at = self._parents[at]
             if num_new == 1 and len(chain) > 1 and chain[1] in ends:
                 ends.discard(chain[1])
-            else:
+            elif number >= begin:
                 asked += len(chain)
                 for block in reversed(chain):
                     if block not in pool:
@@ -429,14 +442,4 @@ class Trace:
                 pool.move_to_end(block)
             while len(pool) > num_blocks:
                 pool.popitem(last=False)
-        return hits / asked if asked else 0.0
-
-    def rows(self, num_blocks: int) -> tuple[tuple[int, float], ...]:
-        """`(blocks, hit ratio)` from a quarter of so many blocks to eight times as many."""
-        sizes = {max(1, round(num_blocks * 2 ** (step / 2))) for step in range(-4, 7)} if num_blocks else set()
-        rows: list[tuple[int, float]] = []
-        for size in sorted(sizes):
-            if rows and rows[-1][0] >= len(self._parents):
-                break  # everything fits already
-            rows.append((size, round(self.hit_ratio(size), 4)))
-        return tuple(rows)
+        return hits, asked

@@ -84,7 +84,10 @@ def test_info_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (["explain", STREAM, "--prompt", "x", "--tokenizer", "nowhere"], "tokenizer.json' cannot be read"),
         (["record", "x", "--endpoint", "nonsense"], "no address of a publisher"),
         (["record", "x", "--endpoint", "tcp://h:1", "--seconds", "0"], "no number above 0"),
-        (["record", "x", "--endpoint", "tcp://h:1", "--replay", "tcp://h:2", "--replay", "tcp://h:3"], "more --replay"),
+        (
+            ["record", "x", "--endpoint", "tcp://h:1", "--replay", "tcp://h:2", "--replay", "tcp://h:3"],
+            "more replay addresses than endpoints",
+        ),
         (["record", "no/where/x", "--endpoint", "tcp://h:1"], "does not exist"),
     ],
 )

@@ -89,6 +89,8 @@ def test_a_recording_is_a_server(desk: Desk) -> None:
     assert 0 < len(found.rows) < len(tree.rows)
     desk.client.send(ExplainPrefix("1 2 3", None, RECORDED, id=7))
     assert "less than a block" in desk.wait(PrefixExplained).why
+    desk.client.send(ExplainPrefix("half of a character: \ud83d", None, RECORDED, id=9))
+    assert desk.wait(PrefixExplained, lambda event: event.reply_to == 9).reason == "shorter than a block"
     desk.client.send(DetachServer(RECORDED))
     assert desk.wait(ServersChanged, lambda event: not event.servers)
     desk.client.send(TakePrefixTree(RECORDED, id=8))

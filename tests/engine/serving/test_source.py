@@ -14,7 +14,7 @@ import engine.serving.source as source_module
 from engine.errors import InputError
 from engine.serving.events import Message
 from engine.serving.server import Server
-from engine.serving.source import Source, check_address
+from engine.serving.source import Source, addresses
 from tests.engine.serving.made_up import as_list, batch, stored
 from tests.engine.serving.publisher import Publisher
 
@@ -70,7 +70,7 @@ def test_what_was_missed_is_replayed_in_order(has_topic: bool) -> None:
                 (0, of(0, 99.0).payload), (1, of(1, 99.1).payload),
             ]  # fmt: skip
             publisher.send_frames(b"just", b"something")
-            until(lambda: source.num_foreign == 1, "a message that is none")
+            until(lambda: "passed over" in source.words(), "a message that is none")
             assert "no KV events" in source.words()
         finally:
             assert source.close()
@@ -133,10 +133,64 @@ def test_where_nothing_or_something_else_speaks(monkeypatch: pytest.MonkeyPatch)
             assert all(source.close() for source in sources)
 
 
+def test_the_ranks_of_a_server_are_one_source() -> None:
+    """Each publishes on a port of its own with numbers of its own, and one leaves the topic out of its replays."""
+    with Publisher() as one, Publisher(has_topic=False) as other:
+        one.held, other.held = [of(0)], [of(0), of(1)]
+        source = Source(f"{one.endpoint}, {other.endpoint}", f"{one.replay},{other.replay}")
+        try:
+            one.wait()
+            other.wait()
+            server = Server()
+            server.fold(taken(source, 3))
+            other.held.append(of(2))
+            other.send(of(3))
+            server.fold(taken(source, 2))
+            assert (len(server.trees), server.counts.live, server.missing) == (2, 5, [])
+            assert source.words() == f"{one.endpoint} and {other.endpoint}: connected."
+        finally:
+            assert source.close()
+
+
+def test_a_rank_that_restarts_leaves_the_others_as_they_are() -> None:
+    with Publisher() as one, Publisher() as other:
+        one.held, other.held = [of(0)], [of(0), of(1)]
+        source = Source(f"{one.endpoint},{other.endpoint}", f"{one.replay},{other.replay}")
+        one.wait()
+        other.wait()
+        server = Server()
+        server.fold(taken(source, 3))
+        port, replay_port = other.port, other.replay_port
+        try:
+            other.__exit__(None, None, None)
+            until(lambda: source.state == "lost", "the end is noticed")
+            assert f"The connection to {other.endpoint} broke" in source.words()
+            with Publisher(port=port, replay_port=replay_port) as again:
+                again.wait()
+                server.fold(taken(source, 1))
+            assert (server.num_restarts, server.counts.live) == (1, 1)
+        finally:
+            assert source.close()
+
+
+def test_a_range_of_ports_is_as_many_addresses() -> None:
+    assert addresses("tcp://h:5557-5559,ipc:///run/x") == [
+        "tcp://h:5557",
+        "tcp://h:5558",
+        "tcp://h:5559",
+        "ipc:///run/x",
+    ]
+    with pytest.raises(InputError, match="more replay addresses"):
+        Source("tcp://h:1", "tcp://h:2-3")
+
+
 @pytest.mark.parametrize(
     "address",
     [
         "",
+        "tcp://h:1,",
+        "tcp://h:9-8",
+        "tcp://h:1-65535",
         "HOST:5557",
         "tcp://*:5557",
         "tcp://host",
@@ -147,5 +201,5 @@ def test_where_nothing_or_something_else_speaks(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(InputError, match="give one like tcp://HOST:5557"):
-        check_address(address)
+    with pytest.raises(InputError, match=r"give one like tcp://HOST:5557|are too many"):
+        addresses(address)

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.cache.paged.prefix import encode_token_ids
 from engine.errors import InputError
 from engine.serving import tree as trees
 from engine.serving.answers import rows_of
 from engine.serving.events import decode
 from engine.serving.explain import explain
 from engine.serving.server import Server
+from engine.serving.text import numbers
 from tests.engine.serving.made_up import CLEARED, as_list, batch, removed, stored
 
 A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
@@ -48,6 +50,8 @@ def test_each_reason() -> None:
     found = explain(server, [*A, 5, 6, 0, 0, 0])
     assert (found.differs_at, found.prompt_text, found.stored_text) == (6, "0 0 0", "7 8")
     assert "evicted 1.0 s ago, after 1.0 s in the cache" in explain(server, [*A, *B, *C, 0]).why
+    server.waited = 600.0  # nothing has come since
+    assert "evicted 10 min ago, after 1.0 s in the cache" in explain(server, [*A, *B, *C, 0]).why
 
 
 def test_with_eagle_the_last_block_found_is_computed_again() -> None:
@@ -148,17 +152,22 @@ def test_a_stream_that_lies_is_said_and_folded_on() -> None:
     assert answer(server, [*A, 0]) == (0, "evicted")
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_one", [True, False], ids=["one rank", "five"])
+def test_memory_is_bounded(is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "MAX_BLOCKS", 64)
     monkeypatch.setattr(trees, "MAX_GONE", 16)
     server = Server()
-    server.fold(batch(number, stored([number], A, number - 1 if number % 3 else None)) for number in range(1000))
-    (tree,) = server.trees.values()
-    assert len(tree.blocks) <= 65
-    assert server.counts.live == sum(bool(block.copies) for block in tree.blocks.values())
+    ranks = 1 if is_one else 5
+    server.fold(
+        batch(number // ranks, stored([number], A, number - 1 if number % 3 else None), rank=number % ranks)
+        for number in range(1000)
+    )
+    blocks = [block for tree in server.trees.values() for block in tree.blocks.values()]
+    assert len(blocks) == server.counts.num_blocks <= 65
+    assert server.counts.live == sum(bool(block.copies) for block in blocks)
     assert "more blocks than are followed" in " ".join(server.notes())
-    server.fold(batch(1000 + number, removed(number)) for number in range(1000))
-    assert len(tree.blocks) <= 17
+    server.fold(batch((1000 + number) // ranks, removed(number), rank=number % ranks) for number in range(1000))
+    assert server.counts.num_blocks <= 16 * ranks + 1
     assert server.counts.live == 0
 
 
@@ -278,3 +287,38 @@ def test_the_fold_equals_plain_counting(actions: list[tuple[bool, int, int]]) ->
         assert {block.key for block in tree.blocks.values() if block.copies} == {key for key, n in live.items() if n}
         assert server.counts.live == sum(live.values())
         assert not server.counts.odd
+
+
+def test_last_token_is_the_reason_only_where_everything_is_stored() -> None:
+    server = folded([stored([1, 2], A + B)])
+    assert answer(server, A) == (0, "last token")
+    assert answer(server, [1, 2, 0, 0]) == (0, "differs")
+    assert answer(server, [*A, 5, 6, 0, 0]) == (4, "differs")
+    server.take(batch(1, removed(2)))
+    assert answer(server, A + B) == (4, "evicted")
+
+
+def searched(server: Server, ids: list[int]) -> list[str]:
+    return [row.text for row in rows_of(server, numbers, [encode_token_ids(ids)])[0]]
+
+
+def test_blocks_of_one_token_are_searched_and_told_apart_by_more_than_one() -> None:
+    """SGLang's pages have one token unless it is told otherwise."""
+    server = folded([stored([1, 2, 3, 4], A, size=1), stored([5, 6], [3, 9], 2, size=1)])
+    found = explain(server, [1, 2, 7, 7])
+    assert (found.reused, found.differs_at, found.stored_text) == (2, 2, "3 4")
+    assert searched(server, [2, 3, 9]) == ["1 2 3 9"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ([4, 5], ["1 2 3 4 5 6 7 8", "9 10 11 12", "5 6 7 8"]),
+        ([3, 4, 5, 6, 7, 8, 9], ["1 2 3 4 5 6 7 8 9 10 11 12"]),
+        ([8, 5], ["1 2 3 4 5 6 7 8 5 6 7 8"]),
+        ([4, 6], []),
+        ([256], []),
+    ],
+)
+def test_what_is_searched_may_lie_across_blocks(ids: list[int], found: list[str]) -> None:
+    assert searched(folded([stored([1, 2, 3], A + B + C), stored([4], B, 2)]), ids) == found
