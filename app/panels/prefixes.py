@@ -24,7 +24,7 @@ HEADS = (
     ColumnHead("bytes", "Bytes of K and V behind it; by the config in the tokenizer's folder"),
     ColumnHead("age", "Since its first block was stored, by the server's clock"),
     ColumnHead("tier", "The memory that its first block is in", is_words=True),
-    ColumnHead("salt", "The cache salt, adapter or picture that sets it apart", is_words=True, most=150),
+    ColumnHead("salt", "The cache salt, adapter, picture or rank that sets it apart", is_words=True, most=150),
 )  # fmt: skip
 _BY_WIDTH = (
     (430, ("from", "bytes", "behind", "salt")),
@@ -40,7 +40,7 @@ class PrefixesState(Struct, frozen=True):
 
 
 def cells_of(row: PrefixRow, bytes_per_token: int) -> tuple[TableCell, ...]:
-    indent = "    " * (row.depth - 1) + "↳ " if row.depth else ""
+    indent = "    " * row.depth + "↳ " if row.depth else ""
     if row.num_more:
         more = f"… and {counted(row.num_more, 'smaller branch', 'smaller branches')}"
         return (TableCell(indent + more, "muted", is_wide=True),

@@ -34,6 +34,7 @@ def facts_of(server: ServerState) -> tuple[Fact, ...]:
         ))
     ]  # fmt: skip
     return (
+        *(Fact(note, role="bad", tip=note) for note in server.notes),
         Fact("live blocks", thousands(server.live_blocks), tip="Copies count, as in the server's pool"),
         Fact("most at once", thousands(server.most_blocks), tip="The most blocks that were live at one time"),
         Fact("live tokens", thousands(server.live_tokens), tip="Tokens whose K and V the server has now"),
@@ -44,14 +45,10 @@ def facts_of(server: ServerState) -> tuple[Fact, ...]:
         *_counts("lifetime of blocks", server.lifetimes, "From being stored until evicted"),
         *_counts("until read again", server.reuse_gaps, "From one use of a prefix until a request continued it"),
         *_counts("evicted until stored again", server.absences, "Short: a slightly larger pool would have kept them"),
+        *(section("The server's own figures") if server.told else ()),
+        *(Fact(*told) for told in server.told),
         *_pools(server),
-        *_listed("The server's own figures", tuple(Fact(*told) for told in server.told)),
-        *_listed("To be known", tuple(Fact(note, role="bad", tip=note) for note in server.notes)),
     )  # fmt: skip
-
-
-def _listed(title: str, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    return (*section(title), *facts) if facts else ()
 
 
 def _counts(name: str, rows: tuple[tuple[float, int], ...], tip: str) -> tuple[Fact, ...]:

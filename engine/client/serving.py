@@ -262,6 +262,8 @@ class ServingClient:
                 _record(attached, command.path)
             case TakePrefixTree() | ExplainPrefix():
                 if isinstance(attached.source, Source):
+                    if not (attached.server.num_batches or attached.server.num_unreadable):
+                        raise InputError(f"No batch has come yet. {attached.source.words()}")
                     attached.server.waited = time.monotonic() - attached.came_at
                 return answer(attached.server, command, attached.tokenizer)
         return Done(reply_to=command.id)

@@ -74,19 +74,19 @@ def _kids(kids: Iterable[Block], among: set[Block] | None) -> list[Block]:
 def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tuple[tuple[PrefixRow, ...], int, int]:
     """Rows, tokens that are live, and branches at the root. With `needles` (ids as bytes) only branches that hold one
     of them."""
-    roots: list[Block] = []
+    roots: dict[Block, int] = {}  # and their ranks
     among: set[Block] | None = set() if needles else None
     for tree in server.trees.values():
         tree.settle()
         if among is not None:
             among |= _holding(tree.blocks.values(), needles)
-        roots += _kids(tree.tops(), among)
+        roots |= dict.fromkeys(_kids(tree.tops(), among), tree.rank)
     total = sum(root.below for root in roots)
     listed: list[_Run] = []
     waiting: list[tuple[int, int, _Run]] = []  # the largest that is not yet opened first
     num_rows = 0
 
-    def add(blocks: list[Block], into: list[_Run], start: int, depth: int) -> int:
+    def add(blocks: Iterable[Block], into: list[_Run], start: int, depth: int) -> int:
         for block in heapq.nlargest(MOST_BRANCHES, blocks, key=lambda each: each.below):
             run = _Run(block, -1 if block.parent_key is not None and block.parent is None else start, depth, among)
             into.append(run)
@@ -100,31 +100,34 @@ def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tupl
         num_rows += add(run.kids, run.below, run.stop, run.depth + 1)
         run.num_more = len(run.kids) - len(run.below)
     rows: list[PrefixRow] = []
-    _write(listed, len(roots) - len(listed), 0, rows, server.now, texts)
+
+    def write(runs: Iterable[_Run], num_more: int, depth: int) -> None:
+        beside: list[Block] = []  # the first blocks of the branches above
+        for run in runs:
+            first = run.blocks[0]
+            tokens = first.tokens or b""
+            alike = (other for other in beside if (other.extra, other.lora) == (first.extra, first.lora))
+            parted = max((num_equal_tokens(tokens, other.tokens or b"") for other in alike), default=0)
+            beside.append(first)
+            ids = [each for block in run.blocks[:MOST_TEXT] for each in block.ids]
+            stop = parted + MOST_TEXT
+            text = f"{'…' if parted else ''}{texts(ids[parted:stop]).lstrip(' ')}{' …' if len(ids) > stop else ''}"
+            apart = list(first.extra)
+            if depth == 0:
+                apart += [first.lora, f"rank {roots[first]}" if len(server.trees) > 1 else ""]
+            rows.append(
+                PrefixRow(
+                    depth, run.start, sum(block.size for block in run.blocks), len(run.blocks), first.below, text,
+                    max(0.0, server.now - first.stored_at), ", ".join(first.copies) or "evicted",
+                    " · ".join(filter(None, apart)), sum(first.copies.values()),
+                )
+            )  # fmt: skip
+            write(run.below, run.num_more, depth + 1)
+        if num_more:
+            rows.append(PrefixRow(depth, num_more=num_more))
+
+    write(listed, len(roots) - len(listed), 0)
     return tuple(rows), total, len(roots)
-
-
-def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow], now: float, texts: Texts) -> None:
-    beside: list[Block] = []  # the first blocks of the branches above
-    for run in runs:
-        first = run.blocks[0]
-        tokens = first.tokens or b""
-        alike = (other for other in beside if (other.extra, other.lora) == (first.extra, first.lora))
-        parted = max((num_equal_tokens(tokens, other.tokens or b"") for other in alike), default=0)
-        beside.append(first)
-        ids = [each for block in run.blocks[:MOST_TEXT] for each in block.ids]
-        stop = parted + MOST_TEXT
-        text = f"{'…' if parted else ''}{texts(ids[parted:stop]).lstrip(' ')}{' …' if len(ids) > stop else ''}"
-        salt = " · ".join([*first.extra, *([first.lora] if first.lora and run.depth == 0 else [])])
-        rows.append(
-            PrefixRow(
-                run.depth, run.start, sum(block.size for block in run.blocks), len(run.blocks), first.below, text,
-                max(0.0, now - first.stored_at), ", ".join(first.copies) or "evicted", salt, sum(first.copies.values()),
-            )
-        )  # fmt: skip
-        _write(run.below, run.num_more, run.depth + 1, rows, now, texts)
-    if num_more:
-        rows.append(PrefixRow(depth, num_more=num_more))
 
 
 def _holding(blocks: Iterable[Block], needles: Sequence[bytes]) -> set[Block]:

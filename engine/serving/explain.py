@@ -72,12 +72,11 @@ def explain(
     better = max(found, key=lambda each: each.tokens)
     if better.tokens > best.tokens:
         reason = "other rank"
-        why = (
-            f"Rank {better.tree.rank} has {better.tokens:,} tokens of it, rank {best.tree.rank} {best.tokens:,}. {why}"
-        )
+        here = f"rank {best.tree.rank} has {best.tokens:,}"
+        why = f"Rank {better.tree.rank} has {better.tokens:,} tokens of it, {here}. {why}"
     elif best.tokens and (behind := [each for each in asked if each.tokens < best.tokens]):
-        ranks = ", ".join(f"rank {each.tree.rank} {each.tokens:,}" for each in behind[:4])
-        why = f"{why} That is rank {best.tree.rank}; {ranks}."
+        ranks = ", ".join(f"rank {each.tree.rank} has {each.tokens:,}" for each in behind[:4])
+        why = f"{why} So on rank {best.tree.rank}; {ranks}."
     if at_least < at_most:
         why += f" The tree is partial, because batches are missing: {at_least:,} tokens for certain."
     again = best.unit if eagle else 0

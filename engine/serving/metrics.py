@@ -126,18 +126,18 @@ def beside_events(
         if first.queries is not None and first.hits is not None and now.queries > first.queries:
             found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
     if estimated := [ratio for size, ratio in pools if size <= usable]:  # the last is for all that was stored
-        found.append(("by its events, in a pool as large (estimate)", f"{estimated[-1]:.1%}"))
+        found.append(("by its events, in a pool as large (estimate)", f"{100 * estimated[-1]:.1f} %"))
     if usable:
         live, usable = server.counts.live, usable * len(server.trees)
         found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))
         if live > usable:
             found.append(("more live blocks than the pool has", "the server sends some events twice"))
     if now.usage is not None:
-        found.append(("blocks in use by requests", f"{now.usage:.1%}"))
+        found.append(("blocks in use by requests", f"{100 * now.usage:.1f} %"))
     others = (("preemptions", now.preemptions), ("requests running", now.running), ("waiting", now.waiting))
     found += [(name, f"{value:,.0f}") for name, value in others if value is not None]
     return tuple(found)
 
 
 def _ratio(part: float, whole: float) -> str:
-    return f"{part:,.0f} of {whole:,.0f} ({part / whole:.1%})" if whole else "none yet"
+    return f"{part:,.0f} of {whole:,.0f} ({100 * part / whole:.1f} %)" if whole else "none yet"

@@ -152,7 +152,7 @@ class Server:
         if not traces:
             return ()
         num_blocks = num_blocks or -(-self.counts.most_live // len(traces))
-        for size in sorted({max(1, round(num_blocks * 2 ** (step / 2))) for step in range(-4, 7)}):
+        for size in sorted({max(1, round(num_blocks * 2.0**step)) for step in range(-2, 4)}):
             if rows and rows[-1][0] >= max(trace.num_blocks for trace in traces):
                 break  # everything fits already
             hits, asked = map(sum, zip(*(trace.hits(size, latest / len(traces)) for trace in traces), strict=True))

@@ -72,7 +72,7 @@ def test_tree_reason_and_server(desk: Desk) -> None:
     rows = desk.tree.table.cells.rows
     assert rows[0][0].text.startswith("<|begin|>Once upon a time")
     assert [cell.text for cell in rows[0][1:5]] == ["0", "128", "512", "1.5 MiB"]
-    assert rows[1][0].text.startswith("↳ at the blue car")
+    assert rows[1][0].text.startswith("    ↳ at the blue car")
     assert {row[7].text for row in rows} == {"–", "tenant-7", "tenant-9"}
     desk.tree.search.setText("purple elephants in the")
     desk.until(lambda: "No branch holds" in desk.tree.empty_text, desk.tree)

@@ -121,6 +121,8 @@ def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> N
         one.wait()
         other.wait()
         assert desk.batches(1, one.endpoint).live_blocks == 1
+        desk.client.send(TakePrefixTree(other.endpoint, id=7))
+        assert "No batch has come yet." in desk.wait(Failed, lambda failed: failed.reply_to == 7).message
         desk.do(RecordServer(other.endpoint, path, id=8))
         other.send(batch(4, stored([1, 2], [1] * 4 + [2] * 4)))
         state = desk.batches(1, other.endpoint)

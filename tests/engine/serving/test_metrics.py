@@ -79,10 +79,10 @@ def test_the_servers_figures_stand_beside_the_fold() -> None:
     first = Metrics(queries=100.0, hits=10.0, num_blocks=64, preemptions=2.0)
     now = Metrics(queries=300.0, hits=110.0, num_blocks=64, preemptions=3.0)
     told = dict(beside_events(server, first, now, [(32, 0.25), (63, 0.375), (126, 0.5)]))
-    assert told["prompt tokens found in the cache, in all"] == "110 of 300 (36.7%)"
-    assert told["and since attached"] == "100 of 200 (50.0%)"
+    assert told["prompt tokens found in the cache, in all"] == "110 of 300 (36.7 %)"
+    assert told["and since attached"] == "100 of 200 (50.0 %)"
     assert told["blocks of the pool that hold a prefix"] == "2 of 63"
-    assert told["by its events, in a pool as large (estimate)"] == "37.5%"
+    assert told["by its events, in a pool as large (estimate)"] == "37.5 %"
     assert told["preemptions"] == "3"
     small = Metrics(num_blocks=2)
     assert "sends some events twice" in " ".join(dict(beside_events(server, small, small, ())).values())

@@ -93,7 +93,9 @@ def test_ranks_have_caches_of_their_own() -> None:
     server.fold([batch(0, stored([1, 2], A + B)), batch(0, stored([1], A), rank=1)])
     assert answer(server, [*A, *B, 0]) == (8, "all reused")
     assert answer(server, [*A, *B, 0], rank=1) == (4, "other rank")
-    assert "Rank 0 has 8 tokens of it" in explain(server, [*A, *B, 0], rank=1).why
+    assert explain(server, [*A, *B, 0], rank=1).why.startswith("Rank 0 has 8 tokens of it, rank 1 has 4. ")
+    assert explain(server, [*A, *B, 0]).why.endswith(" So on rank 0; rank 1 has 4.")
+    assert [row.salt for row in rows_of(server, str)[0]] == ["rank 0", "rank 1"]
     with pytest.raises(InputError, match="no rank 7"):
         explain(server, A, rank=7)
 
