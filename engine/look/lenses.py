@@ -14,7 +14,9 @@ from engine.spec.lenses import Lens
 
 STACKED_NUMBERS = 1 << 21  # most numbers of several layers that are copied into one tensor
 
-# Numbers [H, T, D] of one layer as a source gives them, their positions [H, T], and the source -> [H, T, values]
+# Numbers [H, T, D] of one layer as a source gives them, their positions [H, T], source, and layer, to [H, T, values].
+# What is made of a row must depend on that row and its position alone: rows come in pieces and with gaps between them,
+# and only the cells of rows that a step has written are drawn again.
 Compute = Callable[[torch.Tensor, torch.Tensor, Source, int], torch.Tensor]
 
 

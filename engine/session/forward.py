@@ -279,6 +279,7 @@ class Captured:
 
 # ---- the time of a step --------------------------------------------------------------------------------------------
 
+# "prepare": the cache makes room, codes and evicts; "apart": a pause in a phase, which is no part of the step
 TimedPart = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
 
 

@@ -238,8 +238,8 @@ class SessionState:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of K and V, recurrent states, journals, rule scores and logits, constant while it is kept. Rows in
-        pages are not counted here but with their pool."""
+        """Bytes of K and V, recurrent states, logs of lost rows, rule scores and logits, constant while it is kept.
+        Rows in pages are not counted here but with their pool."""
         found = 0
         for live in self.sequences.values():
             held = live.cache.all_bytes() if self.mode.store is None else []

@@ -136,7 +136,7 @@ def computes_another(sequences: LiveSequences, live: LiveSequence, num_tokens: i
     return cache.can_write_ahead(num_tokens, num_sequences)
 
 
-# the bytes in the records of an aside session: counting them would reset the memory peak that the live session reports
+# the bytes in the records of a scratch session: counting them would reset the memory peak that the live session reports
 NOTHING_COUNTED = CacheBytes((), 0, 0, None)
 
 LONG_PROMPT, LONG_CHUNK_S = 1024, 1.0  # tokens, seconds: after these, unused memory is returned to the system

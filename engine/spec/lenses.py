@@ -1,7 +1,7 @@
 """The lenses through which a cache can be looked at: one row for each, without torch.
 
-A new lens is a row here; where it computes something from rows, also a function, under its name in `COMPUTE` of
-`engine.look.lenses`. Whatever reads the attention of all queries is measured in `engine.session.pictures`.
+A new lens is a row here; where it computes something from rows, also a function of each row alone, under its name in
+`COMPUTE` of `engine.look.lenses`. Whatever reads the attention of all queries is measured in `engine.session.pictures`.
 """
 
 from __future__ import annotations
