@@ -34,7 +34,7 @@ from engine.wire.commands import SetKeptLimit, Step
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
 from engine.wire.serving import AttachServer, ServerSpec
-from engine.wire.status import CaptureState, EngineStatus, OpenedFile
+from engine.wire.status import EngineStatus, OpenedFile
 
 VIEW_MS = 300  # what the window shows is recorded so long after it began to change
 
@@ -220,6 +220,8 @@ class Shell(QObject):
             (intents.model_wanted, window.top.model.offer),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
+            (self.models.status.changed, self._show_costs),
+            (self.models.timeline.texts_due, self._show_costs),
             (self.models.selection.changed, self._view_clock.on_changed),
             (self.models.viewport.changed, self._view_clock.on_changed),
             (window.docks.rearranged, self._view_clock.on_changed),
@@ -287,7 +289,9 @@ class Shell(QObject):
             self.actions.check(f"pages.{way}", way == new.runner.pages and new.model is not None)
         if new.runner.note and old.runner.note != new.runner.note:
             self.models.status.notify(new.runner.note)
-        self._show_capture(new.capture)
+        for level in CAPTURES:
+            self.actions.check(f"capture.{level}", level == new.capture.level)
+        self.actions.check("capture.by_layer", new.capture.by_layer)
         if new.capture.note and old.capture.note != new.capture.note:
             self.models.status.notify(new.capture.note)
         if new.opened is not None:
@@ -300,14 +304,12 @@ class Shell(QObject):
                 self.window.top.model.set_recent(self.settings.recent_models)
             self.models.status.notify(f"{new.model.name} is loaded")
 
-    def _show_capture(self, now: CaptureState) -> None:
-        """Check the chosen capture level, and show what each level has cost."""
-        costs = dict(now.costs_ms)
+    def _show_costs(self) -> None:
+        """Show what each capture level has cost."""
+        costs = dict(self.models.status.now.capture.costs_ms)
         for name in CAPTURES:
-            self.actions.check(f"capture.{name}", name == now.level)
             cost = f"{milliseconds(costs[name])} a decode step so far" if name in costs else "Not measured yet"
             self.actions.tell_more(f"capture.{name}", cost)
-        self.actions.check("capture.by_layer", now.by_layer)
 
     def _on_opened(self, old: EngineStatus, opened: OpenedFile) -> None:
         """Remember a file that was just opened and show its name."""

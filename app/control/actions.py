@@ -97,8 +97,11 @@ class Actions(QObject):
         states = (
             models.status, models.selection, models.draft, models.comparison, models.edits, models.kept_sessions,
         )  # fmt: skip
-        told = models.timeline.reset, models.breakpoints.changed, models.breakpoints.found, models.status.engine_changed
-        for moved in (*told, *(state.changed for state in states)):
+        others = (
+            models.timeline.reset, models.history.reshaped, models.breakpoints.changed, models.breakpoints.found,
+            models.status.engine_changed,
+        )  # fmt: skip
+        for moved in (*others, *(state.changed for state in states)):
             moved.connect(self._on_moved)
         models.timeline.appended.connect(self._on_appended)
         self.refresh()
@@ -164,7 +167,8 @@ class Actions(QObject):
         """Enable the actions that are possible now, and disable the others."""
         self._num_records = len(self._models.timeline)
         needs = {name: action.needs for name, action in self._declared.items() if action.needs is not None}
-        reasons = {name: why_not(self._models) for name, why_not in needs.items()} | self._barred
+        found = {why_not: why_not(self._models) for why_not in set(needs.values())}  # many actions need the same
+        reasons = {name: found[why_not] for name, why_not in needs.items()} | self._barred
         if reasons == self._reasons:
             return
         for name, reason in reasons.items():
@@ -175,8 +179,10 @@ class Actions(QObject):
         self.refreshed.emit()
 
     def _on_appended(self) -> None:
-        # While running, appended records can make an action possible only at the beginning of the history.
-        if self._num_records < 4 or not self._models.status.is_running:
+        # Beyond the beginning of the history, a record makes an action possible only where something is selected.
+        now = self._models.selection.now
+        has_selection = now.position is not None or now.step is not None
+        if self._num_records < 4 or (has_selection and not self._models.status.is_running):
             self._on_moved()
 
     def _on_moved(self) -> None:

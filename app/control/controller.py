@@ -41,7 +41,7 @@ class Controller(QObject):
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, sender, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
-        self._has_new_status = False  # the status changed since the timeline was last announced to the panels
+        self._has_changed = False  # the status changed since the timeline was last announced to the panels
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
         models.status.changed.connect(self._on_status)
@@ -58,16 +58,19 @@ class Controller(QObject):
         events = self._drain()
         self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
         is_run = self._models.status.is_running and all(isinstance(event, OF_STEPS) for event in events)
-        with self._models.refreshes.spread(is_wanted=pictures_first and is_run):
+        with self._models.refreshes.frame(is_spread=pictures_first and is_run):
             may_wait = pictures_first and self.waiting.is_for_pictures
-            if not self.events.take(events, may_wait=may_wait):
-                self._announce_texts(are_due=with_words)
-                self._ask_for_pictures()
+            if self.events.take(events, may_wait=may_wait):
+                return
+            self._announce_texts(are_due=with_words)
+        self._ask_for_pictures()
 
     def _announce_texts(self, *, are_due: bool) -> None:
-        if are_due or self._has_new_status or not self._models.status.is_running:
-            self._models.timeline.announce(again=self._has_new_status)
-            self._has_new_status = False
+        """Let texts and numbers be read again: at rest also where nothing but counts of the status is new."""
+        is_running, status = self._models.status.is_running, self.events.status
+        if are_due or self._has_changed or not is_running:
+            self._models.timeline.announce(again=self._has_changed or (status.has_news and not is_running))
+            self._has_changed = status.has_news = False
 
     @property
     def frame_ms(self) -> int:
@@ -115,7 +118,7 @@ class Controller(QObject):
         self._on_view_moved()
 
     def _on_status(self) -> None:
-        self._has_new_status = True
+        self._has_changed = True
 
 
 POLL_MS = 100  # a frame comes at the latest after this time: texts become due, an engine falls silent

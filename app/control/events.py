@@ -42,6 +42,7 @@ class StatusWriter:
         self._restore = restore
         self._measuring = measuring
         self._unwritten: EngineStatus | None = None
+        self.has_news = False  # a status was written since texts were last announced
         self._news, self._news_at = "", -AT_ONCE_S  # the latest message in the status line, and its time
         self._given_up_at = -AT_ONCE_S  # when a step suspended between its phases was last given up
         self._known: object = None  # identity of the model that was loaded last
@@ -69,6 +70,7 @@ class StatusWriter:
         status, self._unwritten = self._unwritten, None
         if status is None:
             return
+        self.has_news = True
         old = self._models.status.now
         if self._restore.is_going_on:  # the engine is still replaying: keep showing the old state
             status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)

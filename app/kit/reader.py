@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
-from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtGui import QAccessible, QEnterEvent, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from app.models import Models
@@ -79,8 +79,8 @@ class Reader(Generic[State], _Widget):
         raise NotImplementedError
 
     def describe(self, state: State) -> None:
-        """Describe a state in words, for tool tips and screen readers; called less often than `show_state` while the
-        engine runs."""
+        """Describe a state in words, for tool tips and screen readers. It is called only while the pointer is on the
+        widget or a screen reader listens, and less often than `show_state` while the engine runs."""
 
     def show_nothing(self, why: str) -> None:
         """Show why there is nothing to show."""
@@ -127,16 +127,18 @@ class Reader(Generic[State], _Widget):
             if newest is not None and newest is not state:  # showing it resized the widget, which read another state
                 self.show_state(newest)
             self._is_undescribed = True
-            if not self._models.status.is_running:
-                self._describe_now()
+            if not self._models.status.is_running and (self.underMouse() or QAccessible.isActive()):
+                self.describe_now()
 
     def _on_told(self) -> None:
         self._models.refreshes.ask(self.refresh)
 
     def _on_texts_due(self) -> None:
-        self._models.refreshes.ask(self._describe_now)
+        if self.underMouse() or QAccessible.isActive():
+            self._models.refreshes.ask(self.describe_now)
 
-    def _describe_now(self) -> None:
+    def describe_now(self) -> None:
+        """Describe the state shown, unless it is described already."""
         if self._is_undescribed and self.state is not None:
             self._is_undescribed = False
             self.describe(self.state)
@@ -149,6 +151,10 @@ class Reader(Generic[State], _Widget):
     def _on_kind(self, kind: str) -> None:
         if kind in self._kinds or (kind in self._kinds_at_rest and not self._models.status.is_running):
             self._on_told()
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        super().enterEvent(event)
+        self.describe_now()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

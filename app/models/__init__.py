@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,13 +61,14 @@ TURN_S = 0.003  # time for refreshes in one turn of the event loop; painting the
 
 
 class RefreshQueue(QObject):
-    """A refresh asked for inside `spread()` is queued, once per slot, and done in one of the next turns of the event
-    loop; outside of it a refresh is done at once."""
+    """A refresh asked for inside a `frame()` is queued, once per slot, and done when the frame ends, so that a view
+    reads once, whatever changed. After a frame that is spread, it is done in one of the next turns of the event loop.
+    Outside of a frame a refresh is done at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._due: dict[Callable[[], None], None] = {}
-        self._is_spreading = False
+        self._is_frame = False
         self._timer = QTimer(self)
         self._timer.timeout.connect(self.on_turn)
 
@@ -76,32 +78,36 @@ class RefreshQueue(QObject):
         return not self._due
 
     @contextmanager
-    def spread(self, *, is_wanted: bool) -> Iterator[None]:
-        self._is_spreading = is_wanted
+    def frame(self, *, is_spread: bool = False) -> Iterator[None]:
+        self._is_frame = True
         try:
             yield
         finally:
-            self._is_spreading = False
+            self._is_frame = False
+            if not is_spread:
+                self._refresh_until(math.inf)
+            elif self._due and not self._timer.isActive():
+                self._timer.start(0)
 
     def ask(self, refresh: Callable[[], None]) -> None:
         """Refresh a view, now or queued; `refresh` is a bound method of a QObject."""
-        if self._is_spreading:
+        if self._is_frame:
             self._due[refresh] = None
-            if not self._timer.isActive():
-                self._timer.start(0)
         else:
             self._due.pop(refresh, None)
             refresh()
 
     def on_turn(self) -> None:
         """Do what is queued for as long as a turn of the event loop may last, at least one refresh."""
-        until = time.perf_counter() + TURN_S
+        self._refresh_until(time.perf_counter() + TURN_S)
+
+    def _refresh_until(self, end: float) -> None:
         while self._due:
             refresh = next(iter(self._due))
             del self._due[refresh]
             if isValid(refresh.__self__):  # type: ignore[attr-defined]
                 refresh()
-            if time.perf_counter() >= until:
+            if time.perf_counter() >= end:
                 break
         if not self._due:
             self._timer.stop()

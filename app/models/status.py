@@ -34,8 +34,9 @@ HALTED = "Halted at "  # begins the message of a run that halted, which goes wit
 class Status(QObject):
     """Holds the newest `EngineStatus`. Only the controller writes it.
 
-    Signals: `changed(old, new)`, but not while the engine runs and only counts differ (these are read when the timeline
-    is legible); `noticed(text)`, a message; `failed(text)`, a failure; `engine_changed()`, the engine or its loss.
+    Signals: `changed(old, new)`, but not where only counts differ, as after a step: whoever shows counts follows the
+    timeline's `texts_due`; `noticed(text)`, a message; `failed(text)`, a failure; `engine_changed()`, the engine or its
+    loss.
     """
 
     changed = Signal(object, object)
@@ -174,7 +175,7 @@ class Status(QObject):
         if status.model is not None and status.opened is None:
             self._sources.pop(status.model.fingerprint, None)  # the newest stands last
             self._sources[status.model.fingerprint] = status.model.source
-        if not _runs_on(old, status):
+        if not _only_counts_differ(old, status):
             self.changed.emit(old, status)
 
     def notify(self, text: str) -> None:
@@ -183,20 +184,20 @@ class Status(QObject):
 
     def fail(self, text: str) -> None:
         """Show a failure; the empty text clears it."""
-        self.failure = text
-        self.failed.emit(text)
+        if text or self.failure:
+            self.failure = text
+            self.failed.emit(text)
 
 
-def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
-    """Whether the engine runs on and nothing but counts differ, which views read from the timeline."""
-    if not (old.running and new.running) or len(old.sequences) != len(new.sequences):
+def _only_counts_differ(old: EngineStatus, new: EngineStatus) -> bool:
+    if old is NOT_YET or len(old.sequences) != len(new.sequences):
         return False
     pairs = zip(old.sequences, new.sequences, strict=True)
     same = all(
         (was.seq_id, was.stop, was.state, was.sampling) == (now.seq_id, now.stop, now.state, now.sampling)
         for was, now in pairs
     )
-    capture = replace(new.capture, costs_ms=old.capture.costs_ms)  # shown at rest: they change with every step
+    capture = replace(new.capture, costs_ms=old.capture.costs_ms)
     return same and replace(new, sequences=old.sequences, step=old.step, capture=capture) == old
 
 

@@ -28,7 +28,7 @@ from app.draw.format import decimal, shortened, thousands, visible
 from app.kit.heatmap import edits_shown
 from app.kit.painting import TextPainter, ghost_brush
 from app.kit.provenance import Holders, holders_of
-from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, pictures
+from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, STEPS, pictures
 from app.kit.theme import Theme, Themed, current_theme, font_fixed, font_text
 from app.kit.view import View
 from app.kit.widgets import Opaque, TellsPlaces, column, connect_all
@@ -666,7 +666,7 @@ class TokensPanel(View[Chips]):
     screen)`, for the selection."""
 
     name = "tokens"
-    follows = (EACH_STEP, SELECTION, STATUS, EDITS, BOOKMARKS, pictures(WALL))
+    follows = (EACH_STEP, STEPS, SELECTION, STATUS, EDITS, BOOKMARKS, pictures(WALL))
 
     menu_wanted = Signal(object)
 

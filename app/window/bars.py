@@ -381,7 +381,7 @@ class StepShown(Struct, frozen=True):
 class StepCounter(Reader[StepShown], Opaque, QWidget):
     """Shows "step n / m" and a dot with the sequence's status: live, running, full, looking back. It never moves."""
 
-    follows = (STATUS, SELECTION, EACH_STEP)
+    follows = (STATUS, SELECTION, EACH_STEP, STEPS)
     reads_while_hidden = True  # so that its width is right when it is shown
 
     def __init__(self, models: Models) -> None:

@@ -81,6 +81,9 @@ def shown(root: QWidget) -> list[str]:
     """What a person sees of a widget and of everything in it, and what a screen reader is told."""
     lines = [] if root.isVisible() else ["hidden"]
     tips: set[str] = set()
+    for reader in (root, *root.findChildren(QWidget)):
+        if isinstance(reader, Reader):
+            reader.describe_now()  # as it does when the pointer comes there
     for widget in (root, *root.findChildren(QWidget)):
         if widget.isVisible() and widget.width() > 0 and not isinstance(widget, QScrollBar | QHeaderView | TitleBar):
             for line in _of(widget):

@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
 
 from app.draw.format import thousands
 from app.kit.asking import Question
-from app.kit.reader import SELECTION, STATUS, STEPS
+from app.kit.reader import SELECTION, STATUS, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import MARGIN, View
 from app.kit.widgets import ActionButton, column, connect_all, plain_label, prose, push_button, row, set_text_role
@@ -266,7 +266,7 @@ class PromptPanel(View[PromptState]):
     """
 
     name = "prompt"
-    follows = (STATUS, STEPS, SELECTION)
+    follows = (STATUS, SELECTION, SignalSource("timeline", ("reset",)))
     can_copy = False
     reads_while_hidden = True  # actions need to know whether the prompt can be sent
     choices = (
@@ -308,6 +308,7 @@ class PromptPanel(View[PromptState]):
             (self.chat.typed, self._on_typing),
             (self.chat.turns.send_wanted, self.send.click),
             (self.chat.preview_wanted, self._on_preview),
+            (models.timeline.texts_due, self._on_texts),
         )
         self.follow(models)
 
@@ -523,6 +524,11 @@ class PromptPanel(View[PromptState]):
         if is_random(self.edit.text()):
             self._on_typing()  # the seed field may show another sequence's seed by now
         return self.tokens.ids or () if self._by_ids and self.tokens.ids is not None else self.edit.text()
+
+    def _on_texts(self) -> None:
+        """A prompt is being read, or an answer written: other steps change nothing here."""
+        if self._models.status.is_running or self._mode == CHAT:
+            self._on_told()
 
     def refresh(self) -> None:
         if self._mode == CHAT:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtGui import QAction
+from PySide6.QtCore import QEvent, QPointF
+from PySide6.QtGui import QAction, QEnterEvent
 from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
@@ -135,11 +136,15 @@ def test_the_source_is_told_anew_where_the_numbers_stay(view: PlaceView, models:
     assert view.shown == [Place(0, "one")]
 
 
-def test_what_is_shown_is_described_at_once_at_rest_and_with_the_words_of_a_run(
+def test_what_is_shown_is_described_where_the_pointer_is_and_with_the_words_of_a_run(
     view: PlaceView, models: Models
 ) -> None:
+    QApplication.sendEvent(view, QEvent(QEvent.Type.Leave))
     models.timeline.append(samples.story(1))
     models.timeline.announce()
+    assert view.described == [], "nobody reads it"
+    QApplication.sendEvent(view, QEnterEvent(QPointF(), QPointF(), QPointF()))
+    assert view.described == [Place(0, "one")]
     models.selection.update(layer=1)
     assert view.described == [Place(0, "one"), Place(1, "one")]
     models.status.set(samples.status(1, num_tokens=5, running=True))
@@ -150,6 +155,10 @@ def test_what_is_shown_is_described_at_once_at_rest_and_with_the_words_of_a_run(
     models.timeline.announce(again=True)
     models.timeline.announce(again=True)
     assert view.described[2:] == [Place(3, "one")], "the newest, and once"
+    QApplication.sendEvent(view, QEvent(QEvent.Type.Leave))
+    models.selection.update(layer=4)
+    models.timeline.announce(again=True)
+    assert view.described[3:] == []
 
 
 def test_only_the_kinds_that_are_followed_are_read(view: PlaceView, models: Models) -> None:

@@ -30,15 +30,18 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_is_asked_at_once_is_done_at_once(qtbot: QtBot, told: list[str]) -> None:
     queue, one = RefreshQueue(), Asker("one", told)
     queue.ask(one.refresh)
-    with queue.spread(is_wanted=False):
+    assert told == ["one"]
+    with queue.frame():
         queue.ask(one.refresh)
+        queue.ask(one.refresh)
+        assert told == ["one"], "in a frame it waits, once, until the frame has ended"
     assert told == ["one", "one"]
     assert queue.is_empty
 
 
 def test_what_is_spread_is_done_in_order_once_each_a_view_a_turn(qtbot: QtBot, told: list[str]) -> None:
     queue, askers = RefreshQueue(), [Asker(name, told) for name in "abcd"]
-    with queue.spread(is_wanted=True):
+    with queue.frame(is_spread=True):
         for asker in (*askers, askers[0]):
             queue.ask(asker.refresh)
     assert not told
@@ -60,7 +63,7 @@ def test_several_are_done_in_a_turn_that_has_the_time(
     queue, askers = RefreshQueue(), [Asker(name, told) for name in "abc"]
 
     def fail() -> None:
-        with queue.spread(is_wanted=True):
+        with queue.frame(is_spread=True):
             for asker in askers:
                 queue.ask(asker.refresh)
             raise ValueError

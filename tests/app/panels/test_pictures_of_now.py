@@ -149,6 +149,7 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
 
 
 def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) -> None:
+    fresh.window.wall.describe_now()
     lines = fresh.window.wall.canvas.accessibleDescription().splitlines()
     assert len(lines) == samples.LAYERS
     assert lines[3] == "L3: max |K| 6.75 · 1.5× the range ±4.50 · 0.50 % of the layer beyond it"
@@ -157,6 +158,7 @@ def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) ->
     far.largest[2] = 41.0
     fresh.models.pictures.put(replace(piece, magnitudes=far))
     assert fresh.window.wall.canvas.marks.times_range[2] == pytest.approx(41 / 4)
+    fresh.window.wall.describe_now()
     assert "L2: max |K| 41.0 · 10× the range" in fresh.window.wall.canvas.accessibleDescription()
 
 
@@ -167,6 +169,7 @@ def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: S
     assert [[one.position for one in row] for row in view.tops.rows] == piece.top_positions.tolist()
     shares = [shape.text for shape in shapes(view.tops) if "%" in shape.text]
     assert shares == [percent(one.weight) for row in view.tops.rows for one in row]
+    view.describe_now()
     words = view.map.accessibleDescription().split("; ")
     first = int(piece.top_positions[6, 1])
     share = percent(float(piece.top_weights[6, 1]))
