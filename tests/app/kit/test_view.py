@@ -142,21 +142,23 @@ def test_what_is_shown_is_described_where_the_pointer_is_and_with_the_words_of_a
     QApplication.sendEvent(view, QEvent(QEvent.Type.Leave))
     models.timeline.append(samples.story(1))
     models.timeline.announce()
+    view.described.clear()
+    models.selection.update(layer=1)
     assert view.described == [], "nobody reads it"
     QApplication.sendEvent(view, QEnterEvent(QPointF(), QPointF(), QPointF()))
-    assert view.described == [Place(0, "one")]
-    models.selection.update(layer=1)
-    assert view.described == [Place(0, "one"), Place(1, "one")]
-    models.status.set(samples.status(1, num_tokens=5, running=True))
+    assert view.described == [Place(1, "one")]
     models.selection.update(layer=2)
+    assert view.described == [Place(1, "one"), Place(2, "one")]
+    models.status.set(samples.status(1, num_tokens=5, running=True))
     models.selection.update(layer=3)
-    assert view.shown[2:] == [Place(2, "one"), Place(3, "one")]
+    models.selection.update(layer=4)
+    assert view.shown[-2:] == [Place(3, "one"), Place(4, "one")]
     assert view.described[2:] == []
     models.timeline.announce(again=True)
     models.timeline.announce(again=True)
-    assert view.described[2:] == [Place(3, "one")], "the newest, and once"
+    assert view.described[2:] == [Place(4, "one")], "the newest, and once"
     QApplication.sendEvent(view, QEvent(QEvent.Type.Leave))
-    models.selection.update(layer=4)
+    models.selection.update(layer=5)
     models.timeline.announce(again=True)
     assert view.described[3:] == []
 
