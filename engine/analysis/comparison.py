@@ -42,7 +42,6 @@ from engine.wire.comparison import (
     FirstDifference,
     Opponent,
     OtherFile,
-    OtherRun,
     OtherStep,
     TokenDivergence,
 )
@@ -669,37 +668,40 @@ def comparison_of(
     `load` loads another model, or the same one in another dtype; `held` is the model that was loaded before the file
     was opened. Raises `InputError` if the two cannot be compared.
     """
-    if not isinstance(current, Session):
-        return _of_file(current, command, load, open_snapshot, held)
-    session, against = current, command.against
-    if isinstance(against, OtherStep) and against.of is not None:
-        return _of_steps(session, command.seq_id, against.of, against.step)
-    sequence = session.sequence(command.seq_id)
-    match against:
-        case OtherRun(_, model):
-            mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
-            loaded = session.model if model is None else load(_on_same_device(session.model, model))
-            prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
-            return _with_run(mine, against, loaded, prompt_ids, session.text_of)
-        case OtherStep(step):
-            return _with_step(session, command.seq_id, step)
-        case OtherFile(path):
-            mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
-            config = session.model.model.config.to_json_string(use_diff=False)
-            return _of_one_text(mine, _of_other_file(path, config, open_snapshot), session.text_of)
-
-
-def _with_run(
-    mine: ComparedRun,
-    against: OtherRun,
-    model: LoadedModel,
-    prompt_ids: Sequence[int],
-    text_of: Callable[[int], str] | None,
-) -> Comparison:
-    """A comparison with a run of the same tokens; where `text_of` is None, its model gives the texts."""
+    against, seq_id, text_of = command.against, command.seq_id, current.text_of
+    if isinstance(against, OtherStep):
+        if not isinstance(current, Session):
+            raise InputError(
+                "An opened snapshot has the rows of one step: compare it with another snapshot, or with a run of its "
+                "tokens in a cache mode or a dtype."
+            )
+        if against.of is not None:
+            return _of_steps(current, seq_id, against.of, against.step)
+        return _with_step(current, seq_id, against.step)
+    mine = LiveRun(current, seq_id, f"sequence {seq_id}") if isinstance(current, Session) else FileRun(current)
+    token_ids = mine.token_ids  # raises where the sequence does not exist
+    if isinstance(against, OtherFile):
+        if isinstance(current, Session):
+            config = current.model.model.config.to_json_string(use_diff=False)
+        else:
+            config = current.file.manifest.config
+        return _of_one_text(mine, _of_other_file(against.path, config, open_snapshot), text_of)
+    if isinstance(current, Session):
+        model = current.model if against.model is None else load(_on_same_device(current.model, against.model))
+        sequence, gives_texts = current.sequence(seq_id), False
+        prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
+    else:
+        if len(token_ids) < mine.num_tokens:
+            raise InputError(
+                f"{current.file.path.name} does not say which tokens it was given, so no run can be given them: "
+                "compare it with another snapshot."
+            )
+        model = _model_for(current, against.model, load, held)
+        gives_texts = model.info.fingerprint == current.info.fingerprint
+        prompt_ids = token_ids[: current.sequence.num_prompt_tokens]
     check_vocabularies(mine.geometry, model.info.geometry)
     follower = ComparisonFollower(model, against.cache, prompt_ids)
-    return Comparison(mine, follower.run, follower.run.session.text_of if text_of is None else text_of, follower)
+    return Comparison(mine, follower.run, follower.run.session.text_of if gives_texts else text_of, follower)
 
 
 def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
@@ -707,35 +709,6 @@ def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
     compared as well."""
     device = model.info.device if spec.device == "auto" else spec.device
     return replace(spec, device=device, num_threads=spec.num_threads or model.info.num_threads)
-
-
-def _of_file(
-    opened: OpenedSnapshot,
-    command: StartComparison,
-    load: Callable[[ModelSpec], LoadedModel],
-    open_snapshot: Callable[[Path, ModelOfState | None], OpenedSnapshot],
-    held: LoadedModel | None,
-) -> Comparison:
-    mine = FileRun(opened)
-    match command.against:
-        case OtherFile(path):
-            return _of_one_text(mine, _of_other_file(path, opened.file.manifest.config, open_snapshot), opened.text_of)
-        case OtherStep():
-            raise InputError(
-                "An opened snapshot has the rows of one step: compare it with another snapshot, or with a run of its "
-                "tokens in a cache mode or a dtype."
-            )
-        case OtherRun(_, model) as against:
-            token_ids = mine.token_ids
-            if len(token_ids) < mine.num_tokens:
-                raise InputError(
-                    f"{opened.file.path.name} does not say which tokens it was given, so no run can be given them: "
-                    "compare it with another snapshot."
-                )
-            loaded = _model_for(opened, model, load, held)
-            prompt_ids = token_ids[: opened.sequence.num_prompt_tokens]
-            is_its_own = loaded.info.fingerprint == opened.info.fingerprint
-            return _with_run(mine, against, loaded, prompt_ids, None if is_its_own else opened.text_of)
 
 
 def _of_other_file(
@@ -790,7 +763,7 @@ def _of_one_text(
 
 
 def _of_steps(session: Session, seq_id: int, one: int, other: int) -> Comparison:
-    """A comparison of two moments of any branches; neither needs to be the live one."""
+    """A comparison of two steps of any branches; neither needs to be the live one."""
     if one == other:
         raise InputError(f"Step {one} is the same as itself: choose two steps.")
     mine = run_at(session, seq_id, one)
@@ -802,6 +775,7 @@ def _of_steps(session: Session, seq_id: int, one: int, other: int) -> Comparison
 
 
 def _with_step(session: Session, seq_id: int, step: int) -> Comparison:
+    session.sequence(seq_id)  # raises where it does not exist
     tree = session.history.tree
     if step in tree and not tree.is_on_path(step, session.last_step):
         now, other = LiveRun(session, seq_id, "now"), run_at(session, seq_id, step)

@@ -128,7 +128,7 @@ def sweep_row(
         logits.append(newest.float().cpu())
     stacked, expected = torch.stack(logits), torch.tensor(truth.token_ids)
     found = measure(mode.name, mode.cache.is_exact, stacked, truth.logits, model.info.dtype)
-    told = float((stacked.argmax(-1) == expected).float().mean())
+    agreement = float((stacked.argmax(-1) == expected).float().mean())
     return SweepRow(
         cache=mode.name,
         kv_bytes=driver.bytes().stored,
@@ -140,7 +140,7 @@ def sweep_row(
         lossless=found.lossless,
         text=text.name,
         kind=text.kind,
-        recall=told if text.kind == "recall" else None,
+        recall=agreement if text.kind == "recall" else None,
         num_prompt_tokens=num_prompt,
         num_steps=num_steps,
     )

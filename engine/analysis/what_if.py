@@ -491,10 +491,7 @@ def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Ro
 @torch.inference_mode()
 def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` with the rows as they are, with which every alternative is compared."""
-    cache = CacheMode(trial.model, CacheSpec()).new_cache(trial.seq_id, trial.prompt_end)
-    fill(cache, trial.rows, 0, trial.num_tokens - 1)
-    cache.num_tokens = trial.num_tokens - 1
-    return newest_logits(trial, cache, probe)
+    return newest_logits(trial, scratch_cache(trial, CacheSpec()), probe)
 
 
 def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:

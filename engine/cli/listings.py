@@ -75,9 +75,9 @@ def devices_command(args: argparse.Namespace) -> int:
     from engine.client.inline import InlineClient
 
     client = InlineClient()
-    told = (*client.do(ForecastLoad(spec, cache, args.context)), *client.do(FindDevices()))
-    (found,) = (each for each in told if isinstance(each, LoadForecast))
-    (here,) = (each for each in told if isinstance(each, DevicesFound))
+    answers = (*client.do(ForecastLoad(spec, cache, args.context)), *client.do(FindDevices()))
+    (found,) = (each for each in answers if isinstance(each, LoadForecast))
+    (here,) = (each for each in answers if isinstance(each, DevicesFound))
     if found.problem:
         raise InputError(found.problem)
     if args.json:

@@ -471,7 +471,7 @@ def about(device: torch.device) -> dict[str, str]:
     import torch
     import transformers
 
-    told = {
+    facts = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
@@ -480,11 +480,11 @@ def about(device: torch.device) -> dict[str, str]:
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        told["card"] = f"{properties.name}, {properties.total_memory >> 20:,} MiB"
-        told["compute capability"] = f"{properties.major}.{properties.minor}"
-        told["driver"] = driver_version()
-        told["runtime"] = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return told
+        facts["card"] = f"{properties.name}, {properties.total_memory >> 20:,} MiB"
+        facts["compute capability"] = f"{properties.major}.{properties.minor}"
+        facts["driver"] = driver_version()
+        facts["runtime"] = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return facts
 
 
 def driver_version() -> str:

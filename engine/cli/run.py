@@ -261,7 +261,7 @@ def _with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], s
 
 
 class Generation:
-    """A run as its options say: the commands that it consists of, and what was told of them. `generated` has the tokens
+    """A run as its options say: the commands that it consists of, and their events. `generated` has the tokens
     of each sequence by `seq_id`; `records` are those of its steps, after those of the snapshot that it continues;
     `hits` the conditions that ended it."""
 
@@ -282,7 +282,7 @@ class Generation:
         return self._client.session
 
     def do(self, command: Command) -> None:
-        """Have a command carried out, and take what is told of it."""
+        """Have a command carried out, and take its events."""
         self._take(self._client.ask(command))
 
     def _take(self, events: Iterable[Event]) -> None:
@@ -300,9 +300,9 @@ class Generation:
     def begin(self, spec: CacheSpec, prompts: list[Prompt], steps: int) -> None:
         """Begin with one sequence for each prompt."""
         self._chat, self._sampling = prompts[0].chat, prompts[0].sampling
-        told = [*begin(self._client, model_spec(self._args), spec, prompts, steps)]
-        self._take(told)
-        for event in told:
+        events = [*begin(self._client, model_spec(self._args), spec, prompts, steps)]
+        self._take(events)
+        for event in events:
             if isinstance(event, Submitted):
                 self.generated[event.seq_id] = []
                 self._print_note(event)
@@ -432,10 +432,10 @@ class Generation:
                     print()  # ends the line of printed tokens
                 raise
             self._take(events)
-            (told,) = (event for event in events if isinstance(event, EditMeasured))
-            kl = told.kl if told.kl is not None and isfinite(told.kl) else None
-            measured = {"kl": kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
-            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
+            (effect,) = (event for event in events if isinstance(event, EditMeasured))
+            kl = effect.kl if effect.kl is not None and isfinite(effect.kl) else None
+            measured = {"kl": kl, "took_ms": round(effect.took_ms, 3), "measured_ms": round(effect.measured_ms, 3)}
+            lines.append({"event": "edit", "step": effect.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
         self._edits = []
         sequence = session.sequence(seq_id)
         if sequence.stop == "non-finite logits":  # no token was chosen instead

@@ -238,10 +238,12 @@ class History:
         return HistoryState(self.last_step, [*self.changes], [*self.added], self.next_step)
 
     def restore(self, state: HistoryState) -> None:
-        """Return to an earlier `state()`; nodes that were added since are removed."""
+        """Return to an earlier `state()`; nodes that were added since are removed, with their logs."""
         if self.last_step != state.last_step:
             self.go_to(state.last_step)
         self.tree.remove([step for step in range(state.next_step, self.next_step) if step in self.tree])
+        for log in self._logs:
+            log.drop_steps({*range(state.next_step, self.next_step + 1)})
         self.changes, self.added = state.changes, state.added
         self.next_step = state.next_step
 

@@ -381,11 +381,6 @@ class Journal:
         return len(self.steps)
 
     @property
-    def first_step(self) -> int:
-        """The earliest known step."""
-        return self.steps[0] if self.steps else 0
-
-    @property
     def newest(self) -> int:
         """The newest step, -1 before the first."""
         return self.steps[-1] if self.steps else -1

@@ -267,7 +267,7 @@ def _export(loop: EngineLoop, command: Export) -> None:
 
 
 def _with_norms(source: Session | SnapshotFile, command: Export) -> Export:
-    """The command with records as the engine has them: with the statistics of all rows, of which a window is told only
+    """The command with records as the engine has them: with the statistics of all rows, of which a window gets only
     the newest of a step."""
     from engine.session.session import Session
 

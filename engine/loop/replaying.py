@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter, in_a_sentence
 from engine.wire.commands import Redo
-from engine.wire.events import BranchDeleted, Event, Redone, SessionOpened, StepRedone, WentTo
+from engine.wire.events import BranchDeleted, Failed, Redone, Restarted, StepRedone, WentTo
 from engine.wire.records import EditMade, StepRecord
 
 if TYPE_CHECKING:
@@ -76,28 +76,20 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
         reporter.reply(BranchDeleted(missing))  # nodes that were not repeated cannot be returned to
 
 
-class Rebuilt(NamedTuple):
-    """A session that was replayed from a file: the session, the `events` that report its nodes, `said` (what the user
-    wrote), the answer to the command, and a `warning`, empty if everything is as it was."""
-
-    session: Session
-    events: Iterator[Event]
-    said: SessionOpened
-    answer: WentTo
-    warning: str
-
-
 def rebuilt(
     model: LoadedModel, file: OpenedSession, reporter: Reporter, inbox: Inbox, *, may_open_files: bool
-) -> Rebuilt:
-    """Replay the opened session with progress. A cancel raises `Cancelled`, and the file stays open. A node that cannot
-    be repeated ends the replay at the one before. `may_open_files`: recorded edits may read the files that they name,
-    since the user wrote the session."""
+) -> tuple[Session, Callable[[], None]]:
+    """Replay the opened session with progress; the session, and what reports all of it. A cancel raises `Cancelled`,
+    and the file stays open; so it does where `InputError` is raised. A node that cannot be repeated ends the replay at
+    the one before. `may_open_files`: recorded edits may read the files that they name, since the user wrote the
+    session."""
     from engine.opened.session import history_events, session_opened_event
     from engine.session.replay import Replay, refuse_rows
     from engine.session.session import Session
     from engine.snapshot.resume import rows_of_file
 
+    if why_not := file.why_not(model.info):
+        raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
     began, why, saved = time.perf_counter(), "", file.saved
     session = Session(model, saved.first_cache)
     session.open_rows = rows_of_file if may_open_files else refuse_rows
@@ -123,9 +115,20 @@ def rebuilt(
     done = replace(saved, nodes=saved.nodes[:count], live=session.last_step)
     as_it_was = "" if warning else " as it was"
     how = f"restored{as_it_was}{_done_words(done.nodes)}"
-    events = history_events(done, records, replay.measured)
     answer = WentTo(session.last_step, how, took_ms, session.bytes())
-    return Rebuilt(session, events, session_opened_event(done), answer, warning)
+
+    def report() -> None:
+        reporter.reply(Restarted())
+        reporter.send_status()
+        for event in history_events(done, records, replay.measured):
+            reporter.emit(event)
+        reporter.reply(answer)
+        reporter.send_status()
+        reporter.reply(session_opened_event(done))  # last, since what the window showed is a place in all of this
+        if warning:
+            reporter.reply(Failed(warning))
+
+    return session, report
 
 
 def _done_words(nodes: tuple[Node, ...]) -> str:

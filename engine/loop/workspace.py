@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from engine.errors import InputError, Memory
 from engine.loop.breakpoints import Breakpoints
@@ -24,10 +24,9 @@ from engine.spec.model import ModelSpec, check_capture, usual_threads
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, SetCapture, Watch
 from engine.wire.devices import Unloaded
-from engine.wire.events import CacheChanged, Event, Failed, NodeAdded, Restarted, SessionOpened, Submitted
+from engine.wire.events import CacheChanged, Event, NodeAdded, Restarted
 from engine.wire.message import Needs
-from engine.wire.records import StepRecord
-from engine.wire.status import ModelInfo, OpenedFile
+from engine.wire.status import ModelInfo
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -88,10 +87,12 @@ class Workspace:
         """Raise `InputError` with the remedy where there is not what a command needs."""
         if needs == "nothing":
             return
-        if needs == "rows" and self.opened.saved is not None:
-            self.opened.saved.refuse()
         if self.opened.file is not None and needs == "session":
             raise InputError(self.opened.why_not)
+        if self.opened.file is not None and self.opened.snapshot is None:
+            raise InputError(
+                "A session file has tokens and steps, and no K and V: go on with its model to compute them."
+            )
         if self.current is None:
             raise InputError("There is no model yet: load one first.")
 
@@ -101,18 +102,23 @@ class Workspace:
         self._steps.end()
         if self.session is None:
             self._cache = command.cache
-        model = load_model(command.model, self._reporter, self._inbox, self._activity, is_first=self.session is None)
-        self._inbox.check_uncancelled()
-        if (wanted := self.opened.in_other_numbers(command.model, model)) is not None:
+        model, file = self._loaded(command.model), self.opened.file
+        if self.opened.snapshot is not None and (wanted := self.opened.snapshot.in_other_numbers(command.model, model)):
             del model
-            model = load_model(wanted, self._reporter, self._inbox, self._activity, is_first=self.session is None)
-            self._inbox.check_uncancelled()
-        if self.opened.saved is not None and self.opened.fits(model):
-            self._rebuild(model, self.opened.saved)
-        elif (resumed := self.opened.resumed_where_it_fits(model)) is not None:
-            self._resume(*resumed)
-        else:
-            self._begin_anew(model, command.cache)
+            model = self._loaded(wanted)
+        try:
+            if file is not None and file.fits(model):
+                self._go_on_from(file, model)
+                return
+        except InputError as error:  # a broken file must not keep a model from being loaded
+            self._reporter.fail(error, "going on from a file", is_asked=False)
+        self._begin_anew(model, command.cache)
+
+    def _loaded(self, spec: ModelSpec) -> LoadedModel:
+        is_first = self.model is None
+        model = load_model(spec, self._reporter, self._inbox, self._activity, is_first=is_first)
+        self._inbox.check_uncancelled()
+        return model
 
     @property
     def model(self) -> LoadedModel | None:
@@ -231,52 +237,45 @@ class Workspace:
     def leave_file(self, command: Continue | CloseSnapshot) -> None:
         """Continue the opened file, or close it and begin an empty session; with the loaded model if it fits, else the
         command's is loaded."""
-        goes_on, model = isinstance(command, Continue), self._model
-        self.opened.check_can_be_left(goes_on=goes_on)
+        goes_on, model, file = isinstance(command, Continue), self._model, self.opened.file
+        if file is None:
+            raise InputError(f"There is no opened snapshot to {'go on from' if goes_on else 'close'}: open one first.")
+        if goes_on and file.opened.why_not:
+            raise InputError(self.opened.why_not)
         if model is None:  # before anything else here imports them without a word
             with self._reporter.loading():
                 start_libraries(self._reporter)
-        if model is None or (goes_on and not self.opened.fits(model)):
-            wanted = self.opened.with_dtype_of(command.model) if goes_on else command.model
-            model = load_model(wanted, self._reporter, self._inbox, self._activity, is_first=model is None)
-            self._inbox.check_uncancelled()
-        if goes_on:
-            self._go_on_from_file(model, may_open_files=isinstance(command, Continue) and command.may_open_files)
+        if model is None or (goes_on and not file.fits(model)):
+            model = self._loaded(file.with_dtype_of(command.model) if goes_on else command.model)
+        if isinstance(command, Continue):
+            self._go_on_from(file, model, may_open_files=command.may_open_files)
         else:
             self._begin_anew(model, self._cache)
 
-    def _go_on_from_file(self, model: LoadedModel, *, may_open_files: bool) -> None:
-        """Continue the opened file: a saved session is replayed, a snapshot is resumed."""
-        if self.opened.saved is not None:
-            self._rebuild(model, self.opened.saved, may_open_files=may_open_files)
-        else:
-            self._resume(*self.opened.resumed(model))
-
-    def _rebuild(self, model: LoadedModel, file: OpenedSession, *, may_open_files: bool = False) -> None:
-        """Replay a saved session with the model, make it the live one, and report its nodes again, with the same step
-        numbers."""
+    def _go_on_from(
+        self, file: OpenedSnapshot | OpenedSession, model: LoadedModel, *, may_open_files: bool = False
+    ) -> None:
+        """Go on from the opened file with its model: a saved session is replayed, and its nodes are reported again with
+        the same numbers; a snapshot is resumed, and its steps, all of which are reported first, stay valid. Raises
+        `InputError` with the reason where that cannot be, and the file stays open."""
         from engine.loop.replaying import rebuilt
+        from engine.opened.session import OpenedSession
 
-        if why_not := file.why_not(model.info):
-            raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
-        done = rebuilt(model, file, self._reporter, self._inbox, may_open_files=may_open_files)
-        self._use(done.session, "the opened session goes on")
-        self.sampling = file.saved.sampling
-        self._reporter.reply(Restarted())
-        self._reporter.send_status()
-        for event in done.events:
-            self._reporter.emit(event)
-        self._reporter.reply(done.answer)
-        self._reporter.send_status()
-        self._reporter.reply(done.said)  # last, since what the window showed is a place in all of this
-        if done.warning:
-            self._reporter.reply(Failed(done.warning))
-
-    def _resume(self, session: Session, changed: CacheChanged) -> None:
-        """Make the session that continues a snapshot the live one; the reported steps of the file stay valid."""
+        if isinstance(file, OpenedSession):
+            session, report = rebuilt(model, file, self._reporter, self._inbox, may_open_files=may_open_files)
+            self._use(session, "the opened session goes on")
+            self.sampling = file.saved.sampling
+            report()
+            return
+        began = time.perf_counter()
+        session = file.resumed(model)
+        while self.opened.has_more:
+            self.opened.report_more()
+        took_ms = (time.perf_counter() - began) * 1e3
         self._use(session, "the opened snapshot goes on")
         self._reporter.send_status()
-        self._reporter.reply(changed)
+        how = f"goes on from {file.file.path.name}"
+        self._reporter.reply(CacheChanged(session.cache, how, took_ms, session.bytes()))
 
 
 def _session_of(model: LoadedModel, cache: CacheSpec) -> Session:
@@ -310,11 +309,8 @@ class OpenFile:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self.snapshot: OpenedSnapshot | None = None
-        self.saved: OpenedSession | None = None
-        self.info: OpenedFile | None = None
+        self.file: OpenedSnapshot | OpenedSession | None = None
         self._events: Iterator[Event] | None = None
-        self._computed_before: int | None = None  # tokens before the newest step that was reported
 
     @property
     def has_more(self) -> bool:
@@ -322,9 +318,9 @@ class OpenFile:
         return self._events is not None
 
     @property
-    def file(self) -> OpenedSnapshot | OpenedSession | None:
-        """The opened file, None where none is."""
-        return self.snapshot or self.saved
+    def snapshot(self) -> OpenedSnapshot | None:
+        """The opened file, if it has rows."""
+        return cast("OpenedSnapshot", self.file) if self.file is not None and self.file.opened.has_rows else None
 
     def read(self, command: OpenSnapshot, *, has_model: bool) -> OpenedSnapshot | OpenedSession:
         """Read the file of a command, without opening it here yet; raises `InputError` for one that cannot be
@@ -345,33 +341,14 @@ class OpenFile:
 
     def replace(self, file: OpenedSnapshot | OpenedSession) -> None:
         """Make `file` the opened one in place of the one before, and report its steps."""
-        from engine.opened.session import OpenedSession
-
         self.close()
-        self.info = file.opened
-        if isinstance(file, OpenedSession):
-            self._begin_session(file)
-        else:
-            self._begin_snapshot(file)
-
-    def _begin_session(self, saved: OpenedSession) -> None:
-        self.saved = saved
-        self._events = saved.events()
+        self.file, self._events = file, file.events(self._report_unreadable)
         self._reporter.reply(Restarted())
         self._reporter.send_status()
         self.report_more()
 
-    def _begin_snapshot(self, snapshot: OpenedSnapshot) -> None:
-        self.snapshot = snapshot
-        self._events, self._computed_before = self._steps_of(snapshot), None
-        self._reporter.reply(Restarted())
-        self._reporter.send_status()
-        self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
-        manifest = snapshot.file.manifest
-        self._reporter.emit(
-            SessionOpened(snapshot.prompt, snapshot.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
-        )
-        self.report_more()
+    def _report_unreadable(self, error: InputError) -> None:
+        self._reporter.fail(error, "an opened file", is_asked=False)
 
     def report_more(self) -> None:
         """Report the next batch of steps."""
@@ -380,30 +357,12 @@ class OpenFile:
                 self._events = None
                 return
             self._reporter.emit(event)
-            if self.snapshot is not None and isinstance(event, StepRecord):
-                part = event.of(self.snapshot.sequence.seq_id)
-                self._computed_before = part.first_position if part is not None else self._computed_before
-
-    def _steps_of(self, snapshot: OpenedSnapshot) -> Iterator[StepRecord]:
-        """The steps of a snapshot. A record that cannot be read ends them; where it is the first, a step with only the
-        tokens of the snapshot stands for all. The file stays open."""
-        from engine.opened.description import bare_step, steps_of
-
-        num_told = 0
-        try:
-            for record in steps_of(snapshot.file):
-                yield record
-                num_told += 1
-        except InputError as error:
-            self._reporter.fail(error, "an opened snapshot", is_asked=False)
-            if not num_told:
-                yield bare_step(snapshot.file, 0, snapshot.last_step or 0)
 
     def close(self) -> None:
         """Close the file."""
-        if self.snapshot is not None:
-            self.snapshot.close()
-        self.snapshot = self.saved = self.info = self._events = None
+        if self.file is not None:
+            self.file.close()
+        self.file = self._events = None
 
     def watch(self, command: Watch) -> None:
         """Answer each watched picture of the snapshot once, since a file does not change. A picture that fails does not
@@ -414,7 +373,7 @@ class OpenFile:
         assert snapshot is not None
         for watched in command.pictures:
             self._reporter.reply_to = watched.id
-            request = request_now(watched, snapshot.num_tokens, snapshot.last_step, self._computed_before)
+            request = request_now(watched, snapshot.num_tokens, snapshot.last_step, snapshot.computed_before)
             if request is None:
                 continue
             try:
@@ -425,70 +384,9 @@ class OpenFile:
     @property
     def why_not(self) -> str:
         """Why a command that needs a forward is refused, and what to do."""
-        assert self.info is not None
-        kind = "snapshot" if self.info.has_rows else "session"
-        if self.info.why_not:
-            why_not = self.info.why_not
-            return f"This is an opened {kind}, which can only be viewed: {why_not}. Load a model to leave it."
-        return f"This is an opened {kind}: load {self.info.model or 'its model'} to go on from it."
-
-    # ---- continuing with a model ---------------------------------------------------------------------------------
-
-    def fits(self, model: LoadedModel) -> bool:
-        """Whether the file can be continued with this model."""
-        if self.saved is not None:
-            return not self.saved.why_not(model.info)
-        from engine.snapshot.resume import why_not_resumable
-
-        return self.snapshot is not None and not why_not_resumable(model, self.snapshot.file)
-
-    def with_dtype_of(self, model: ModelSpec) -> ModelSpec:
-        """The model to continue with; where no dtype was chosen, in that of the opened snapshot."""
-        from engine.snapshot.resume import with_dtype_of
-
-        return with_dtype_of(model, self.snapshot.file) if self.snapshot is not None else model
-
-    def in_other_numbers(self, asked: ModelSpec, model: LoadedModel) -> ModelSpec | None:
-        """What to load instead of `model`, which `asked` gave: the same weights in the dtype of the opened snapshot, if
-        that is another one and no dtype was chosen; else None."""
-        wanted = self.with_dtype_of(asked)
-        if self.snapshot is None:
-            return None
-        manifest = self.snapshot.file.manifest
-        # one that can go on and does not say whose it is may be this model's: what that computes is compared then
-        is_its = model.info.fingerprint == (
-            manifest.fingerprint or ("" if manifest.why_not else model.info.fingerprint)
-        )
-        return wanted if is_its and wanted.dtype not in ("auto", model.info.dtype) else None
-
-    def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:
-        """A session that continues the opened snapshot, and the event that reports it; all steps of the file are
-        reported first. Raises `InputError` with the reason where that cannot be, and the file stays open."""
-        from engine.opened.description import readable_steps
-        from engine.snapshot.resume import resumed
-
-        assert self.snapshot is not None
-        began, path = time.perf_counter(), self.snapshot.file.path
-        session = resumed(model, self.snapshot.file)
-        for record in readable_steps(self.snapshot.file):
-            session.history.log_norms(record)
-        while self.has_more:
-            self.report_more()
-        took_ms = (time.perf_counter() - began) * 1e3
-        return session, CacheChanged(session.cache, f"goes on from {path.name}", took_ms, session.bytes())
-
-    def resumed_where_it_fits(self, model: LoadedModel) -> tuple[Session, CacheChanged] | None:
-        """As `resumed`; None where the model does not fit or the file cannot be read. The latter is reported and not
-        raised: a broken file must not keep a model from being loaded."""
-        try:
-            return self.resumed(model) if self.fits(model) else None
-        except InputError as error:
-            self._reporter.fail(error, "going on from a snapshot", is_asked=False)
-            return None
-
-    def check_can_be_left(self, *, goes_on: bool) -> None:
-        """Raise `InputError` if no file is open, or (with `goes_on`) if no model could continue it."""
-        if self.info is None:
-            raise InputError(f"There is no opened snapshot to {'go on from' if goes_on else 'close'}: open one first.")
-        if goes_on and self.info.why_not:
-            raise InputError(self.why_not)
+        assert self.file is not None
+        info = self.file.opened
+        kind = "snapshot" if info.has_rows else "session"
+        if info.why_not:
+            return f"This is an opened {kind}, which can only be viewed: {info.why_not}. Load a model to leave it."
+        return f"This is an opened {kind}: load {info.model or 'its model'} to go on from it."

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
@@ -36,7 +37,15 @@ from engine.look.source import (
     rewrites,
     rows_of_weights,
 )
-from engine.opened.description import model_info, opened_file, readable_steps, sequence_info, tokens_of
+from engine.opened.description import (
+    bare_step,
+    model_info,
+    opened_file,
+    readable_steps,
+    sequence_info,
+    steps_of,
+    tokens_of,
+)
 from engine.saved.session import joined_text
 from engine.snapshot.format import PARTS, LayerEntry, table_name
 from engine.snapshot.llama_state import ModelOfState
@@ -45,10 +54,16 @@ from engine.snapshot.verify import num_numbers
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
+from engine.spec.model import Dtype, ModelSpec
 from engine.spec.sampling import SamplingParams
+from engine.wire.events import Event, SessionOpened, Submitted
 from engine.wire.pictures import AttentionRequest, OutliersRequest, Picture, PictureRequest, RowRequest
 from engine.wire.records import Provenance, RowStats
 from engine.wire.status import EngineStatus, Work
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.session.session import Session
 
 MARKER = re.compile(r"<(?![0-9A-F]{2}>)[^<>\s]+>|\[CLS\]")  # a token that begins a text, as vocabularies write it
 
@@ -74,6 +89,7 @@ class OpenedSnapshot:
             self.close()
             raise
         self.rows = FileRows(self.file)
+        self.computed_before: int | None = None  # tokens before the newest step that `events` has given
         self._seen = Seen(self.rows)
         self._texts = dict(zip(self.token_ids, self.texts, strict=True))
 
@@ -100,6 +116,58 @@ class OpenedSnapshot:
             work=work,
             opened=self.opened,
         )
+
+    def events(self, report: Callable[[InputError], None]) -> Iterator[Event]:
+        """The events that an engine sends of such a sequence: its tokens, what was written about them, and its steps. A
+        record that cannot be read is passed to `report` and ends them; where it is the first, a step with only the
+        tokens of the snapshot stands for all."""
+        manifest, seq_id, is_first = self.file.manifest, self.sequence.seq_id, True
+        yield Submitted(seq_id, self.token_ids, self.texts)
+        yield SessionOpened(self.prompt, self.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
+        try:
+            for record in steps_of(self.file):
+                if (part := record.of(seq_id)) is not None:
+                    self.computed_before = part.first_position
+                yield record
+                is_first = False
+        except InputError as error:
+            report(error)
+            if is_first:
+                yield bare_step(self.file, 0, self.last_step or 0)
+
+    # ---- going on with a model -----------------------------------------------------------------------------------
+
+    def fits(self, model: LoadedModel) -> bool:
+        """Whether it can be gone on from with this model."""
+        from engine.snapshot.resume import why_not_resumable
+
+        return not why_not_resumable(model, self.file)
+
+    def with_dtype_of(self, model: ModelSpec) -> ModelSpec:
+        """The model to go on with; where no dtype was chosen, in that of the rows."""
+        dtype = self.file.manifest.dtype
+        return structs.replace(model, dtype=dtype) if model.dtype == "auto" and dtype in get_args(Dtype) else model
+
+    def in_other_numbers(self, asked: ModelSpec, model: LoadedModel) -> ModelSpec | None:
+        """What to load instead of `model`, which `asked` gave: the same weights in the dtype of the rows, if that is
+        another one and no dtype was chosen; else None."""
+        wanted, manifest = self.with_dtype_of(asked), self.file.manifest
+        # one that can go on and does not say whose it is may be this model's: what that computes is compared then
+        is_its = model.info.fingerprint == (
+            manifest.fingerprint or ("" if manifest.why_not else model.info.fingerprint)
+        )
+        return wanted if is_its and wanted.dtype not in ("auto", model.info.dtype) else None
+
+    def resumed(self, model: LoadedModel) -> Session:
+        """A session that goes on from it; raises `InputError` with the reason where that cannot be."""
+        from engine.snapshot.resume import resumed
+
+        session = resumed(model, self.file)
+        for record in readable_steps(self.file):
+            session.history.log_norms(record)
+        return session
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
 
     def at(self, num_tokens: int) -> FileSource:
         """Its rows as they were with `num_tokens` tokens."""
@@ -367,8 +435,8 @@ class FileSource(Source):
 
     def is_cheap(self, part: Part) -> bool:
         entries = self.reader.file.layers
-        told = self.ranges([entry.index for entry in entries], part)
-        counted = [len(each.heads) * each.num_rows * each.dim(part) for each in entries if each.index not in told]
+        stored = self.ranges([entry.index for entry in entries], part)
+        counted = [len(each.heads) * each.num_rows * each.dim(part) for each in entries if each.index not in stored]
         return sum(counted) <= COUNTED_NUMBERS
 
     def states(self, layer: int) -> tuple[StateMatrix, ...]:
@@ -400,8 +468,8 @@ class FileSource(Source):
         return 1 if entry is None else max(1, NUMBERS_AT_ONCE // (entry.num_kv_heads * entry.dim(part)))
 
     def ranges(self, layers: Iterable[int], lens: str) -> dict[int, tuple[float, float, float]]:
-        told = {layer: self._beside(layer, f"{lens}.magnitudes") for layer in layers}
-        return {layer: (float(it[0]), float(it[1]), float(it[2])) for layer, it in told.items() if it is not None}
+        found = {layer: self._beside(layer, f"{lens}.magnitudes") for layer in layers}
+        return {layer: (float(it[0]), float(it[1]), float(it[2])) for layer, it in found.items() if it is not None}
 
     def coarseness(self, lens: str) -> tuple[int, int, int] | None:
         file, part = self.reader.file, LENSES[lens].part

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.state import UNKNOWN, SequenceState, States, apply, step
 from engine.saved.document import Unusable, read_session
 from engine.saved.session import SavedSession
+from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
 from engine.wire.measurements import EditMeasured
 from engine.wire.records import SequenceAdded, SequenceForked, SequencePhase, SequenceStep, StepRecord, replacing_tokens
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 from engine.wire.tree import Node, PlannedPart
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
 
 AS_IT_WAS = "as it was"
 MAX_UNKNOWN = 1 << 21  # tokens that a file does not name
@@ -68,10 +72,19 @@ class OpenedSession:
         cache, step = self.saved.cache, self.saved.live
         return EngineStatus(self.info, cache, sampling, infos, step, running, work, self.opened, self.saved.pending)
 
-    def events(self) -> Iterator[Event]:
-        """The events that the engine sent during the session, as far as they are saved."""
+    def events(self, report: Callable[[InputError], None] = lambda _: None) -> Iterator[Event]:
+        """The events that the engine sent during the session, as far as they are saved. All of it was read: there is
+        nothing to `report`."""
         yield from history_events(self.saved, {}, {})
         yield session_opened_event(self.saved)
+
+    def fits(self, model: LoadedModel) -> bool:
+        """Whether it can be gone on from with this model."""
+        return not self.why_not(model.info)
+
+    def with_dtype_of(self, model: ModelSpec) -> ModelSpec:
+        """The model to go on with."""
+        return model
 
     def why_not(self, model: ModelInfo) -> str:
         """Why the session cannot be continued with this model; empty if it can."""
@@ -83,10 +96,6 @@ class OpenedSession:
 
     def close(self) -> None:
         """Do nothing: the file is not kept open."""
-
-    def refuse(self) -> None:
-        """Raise `InputError`, since a session file has no rows to show."""
-        raise InputError("A session file has tokens and steps, and no K and V: go on with its model to compute them.")
 
 
 def why_not_repeatable(saved: SavedSession) -> str:

@@ -25,7 +25,7 @@ from engine.session.edits import edits_of, recompute_with_edits
 from engine.session.forward import vocabulary
 from engine.session.mode import CacheMode
 from engine.session.sampler import check_stop_strings
-from engine.session.states import LiveSequence, LiveSequences, atomic
+from engine.session.states import LiveSequence, atomic, close_all, exchange
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import TURN_ENDS, Chat, Prompt, SamplingParams
 from engine.wire.commands import BeginBranch, PreviewPrompt
@@ -410,41 +410,28 @@ class ConvertedCache:
 
 @atomic
 def set_cache(session: Session, spec: CacheSpec) -> str:
-    """Change the cache mode of a session; returns in words how. The state before is kept. All of it succeeds or nothing
-    changes."""
-    live = session.live
-    old, old_store = live.caches, live.mode.store
-    before = session.restorer.state_of_newest_step()
-    if before is not None:
-        session.kept.keep(before)
-    how = change_mode(session.model, live, session.history, spec)
-    session.history.changes.append(ModeChanged(spec))
-    if before is None and old_store is not None:  # no state keeps these caches, but kept states may share their store
-        for cache in old:
-            cache.close()
-    return how
-
-
-def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec: CacheSpec) -> str:
-    """Convert every live sequence, then switch all of them; returns in words how."""
-    mode = CacheMode(model, spec)
+    """Change the cache mode of a session: convert every live sequence, then switch all of them; returns in words how.
+    The state before is kept. All of it succeeds or nothing changes."""
+    history, mode = session.history, CacheMode(session.model, spec)
     made: dict[int, ConvertedCache] = {}
-    for each in live:
+    for each in session.live:
         try:
-            made[each.seq_id] = convert_one(model, mode, each, history)
+            made[each.seq_id] = convert_one(session.model, mode, each, history)
         except PoolExhausted as error:
             raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
     if not made:
         mode.check()
-    moved = {each.seq_id: each.copied(made[each.seq_id].cache) for each in live}
+    moved = {each.seq_id: each.copied(made[each.seq_id].cache) for each in session.live}
     for each in moved.values():
         one, newest, before = made[each.seq_id], history.journal.newest, each.sequence.moves[-1].cache
         move = Move.to_mode(
             newest, one.num_tokens, before, spec, is_converted=one.is_converted, has_evicted=one.num_evicted > 0
         )
         each.sequence = structs.replace(each.sequence, stop=mode.stop_of(each.sequence, each.cache)).moved(move)
-    how = words(spec, list(made.values()))
-    live.replace(mode, moved)
+    how = words(spec, [*made.values()])
+    left = exchange(session, mode, moved)
+    history.changes.append(ModeChanged(spec))
+    close_all(left)  # no state keeps these caches, but kept states may share their store
     return how
 
 

@@ -160,49 +160,44 @@ def lengths_to_compute(spec: CacheSpec, prompt: int, forward_lengths: list[int],
 # ---- the forwards of then ------------------------------------------------------------------------------------------
 
 
-class Refill:
-    """Repeats the forwards of a sequence as the journal recorded them."""
+def refresh(model: LoadedModel, history: History, live: LiveSequence) -> None:
+    """Fill the cache of a sequence again if a failed step emptied it. Raises `InputError` where its rows were edited by
+    hand, since the forwards would not give these edits."""
+    if live.is_stale:
+        if live.cache.by_hand:
+            raise InputError(
+                f"The rows of sequence {live.seq_id}, some of them edited by hand, were lost with a step that "
+                "failed, and they cannot be computed again here: go to an earlier step."
+            )
+        refill(model, history, live.sequence, live.cache, live.seq_id)
+        live.is_stale = False
 
-    def __init__(self, model: LoadedModel, history: History) -> None:
-        self._model, self._history = model, history
 
-    def refresh(self, live: LiveSequence) -> None:
-        """Fill the cache of a sequence again if a failed step emptied it. Raises `InputError` where its rows were
-        edited by hand, since the forwards would not give these edits."""
-        if live.is_stale:
-            if live.cache.by_hand:
-                raise InputError(
-                    f"The rows of sequence {live.seq_id}, some of them edited by hand, were lost with a step that "
-                    "failed, and they cannot be computed again here: go to an earlier step."
-                )
-            self.refill(live.sequence, live.cache, live.seq_id)
-            live.is_stale = False
-
-    def refill(
-        self,
-        sequence: SequenceState,
-        cache: SequenceCache,
-        seq_id: int,
-        step: int | None = None,
-        path: Journal | None = None,
-    ) -> None:
-        """Fill `cache` with the tokens of `sequence`, by the same forwards that the sequence `seq_id` went through up
-        to `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go
-        through the same modes."""
-        journal = path or self._history.journal
-        lengths, moves = journal.forward_lengths(seq_id, step), sequence.stages
-        moves = moves if moves and moves[-1].cache == cache.spec else ()
-        before: SequenceCache | None = None
-        cache.clear()
-        for number, stop in enumerate([*(move.num_tokens for move in moves[1:]), sequence.num_tokens]):
-            stage = cache
-            if number + 1 < len(moves):
-                stage = CacheMode(self._model, moves[number].cache).new_cache(-1, sequence.num_prompt_tokens)
-            if before is not None:  # where its rows cannot be converted, all are computed
-                convert(before, stage, sequence, moves[number].num_tokens)
-            for _ in recompute(self._model, stage, sequence, lengths, stop):
-                pass
-            before = stage
+def refill(
+    model: LoadedModel,
+    history: History,
+    sequence: SequenceState,
+    cache: SequenceCache,
+    seq_id: int,
+    step: int | None = None,
+    path: Journal | None = None,
+) -> None:
+    """Fill `cache` with the tokens of `sequence`, by the same forwards that the sequence `seq_id` went through up to
+    `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go through
+    the same modes."""
+    lengths, moves = (path or history.journal).forward_lengths(seq_id, step), sequence.stages
+    moves = moves if moves and moves[-1].cache == cache.spec else ()
+    before: SequenceCache | None = None
+    cache.clear()
+    for number, stop in enumerate([*(move.num_tokens for move in moves[1:]), sequence.num_tokens]):
+        stage = cache
+        if number + 1 < len(moves):
+            stage = CacheMode(model, moves[number].cache).new_cache(-1, sequence.num_prompt_tokens)
+        if before is not None:  # where its rows cannot be converted, all are computed
+            convert(before, stage, sequence, moves[number].num_tokens)
+        for _ in recompute(model, stage, sequence, lengths, stop):
+            pass
+        before = stage
 
 
 def convert(before: SequenceCache, cache: SequenceCache, sequence: SequenceState, num_tokens: int) -> int | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from msgspec import structs
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowWrite
@@ -39,14 +38,13 @@ from engine.session.forward import weights_of_one
 from engine.session.mode import CacheMode
 from engine.session.sampler import choose, steered
 from engine.session.scheduler import SequenceWork
-from engine.session.states import LiveSequence, atomic, close_all, on_failure
+from engine.session.states import LiveSequence, atomic, close_all, exchange
 from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.codec import Part
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured, KeptRows
-from engine.wire.records import Candidate, Change, EditMade, Provenance, read_only_floats
-from engine.wire.tree import Node
+from engine.wire.records import Candidate, Change, EditMade, read_only_floats
 
 if TYPE_CHECKING:
     from engine.session.session import Session
@@ -61,16 +59,25 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     before it. Returns the node and what the edit did to the next token. Raises and changes nothing on failure."""
     session.kept.trim()  # each edit keeps a state, and no step comes between
     moved = keep_rows(session, edit)
-    with ExitStack() as open_files:
-        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
+    session.add_changes()
+    edited, measured, left = edit_live(session, edit, check)
     how = f"{moved}{edited.took_ms:.0f} ms, {edited.why_unmeasured or f'measured in {edited.measured_ms:.0f} ms'}"
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
-    measured = measured_at(session.history.next_step, edit, edited, provenance_of_rows(session, edit))
-    node = take_edited(session, edit, copies, edited, is_node=True)  # nothing that can fail comes behind it
+    node = session.add_changes(is_empty_allowed=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
     added = NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts)
-    return added, structs.replace(measured, step=node.step)
+    close_all(left)  # nothing that can fail comes behind it
+    return added, measured
+
+
+@atomic
+def repeat_edit(session: Session, edit: Edit) -> EditMeasured:
+    """Repeat a recorded edit, as one of the changes of the node that is being replayed. Returns what it did to the next
+    token, which no session file contains."""
+    _, measured, left = edit_live(session, edit, None)
+    close_all(left)
+    return measured
 
 
 def keep_rows(session: Session, edit: Edit) -> str:
@@ -83,26 +90,20 @@ def keep_rows(session: Session, edit: Edit) -> str:
     return f"{label} keeps no rows to edit: moved to {cache_label(session.cache)}, {how} · "
 
 
-@atomic
-def repeat_edit(session: Session, edit: Edit) -> EditMeasured:
-    """Repeat a recorded edit, as one of the changes of the node that is being replayed. Returns what it did to the next
-    token, which no session file contains."""
+def edit_live(session: Session, edit: Edit, check: Check) -> tuple[EditOutcome, EditMeasured, dict[int, LiveSequence]]:
+    """Make edited copies of the live sequences the live ones, with the edit as the newest change; the state before is
+    kept. Returns the outcome, what of it is reported, and the sequences that are to be closed at last."""
+    history = session.history
     with ExitStack() as open_files:
-        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, None), None)
-    provenance = provenance_of_rows(session, edit)
-    take_edited(session, edit, copies, edited, is_node=False)
-    return measured_at(session.history.next_step, edit, edited, provenance)
-
-
-def provenance_of_rows(session: Session, edit: Edit) -> Provenance:
-    """What the rows are that an edit is about to change."""
-    return session.rows_at(edit.seq_id, session.sequence(edit.seq_id).num_tokens).provenance
-
-
-def measured_at(step: int, edit: Edit, edited: EditOutcome, provenance: Provenance) -> EditMeasured:
-    """What the edit at node `step` did to the next token."""
-    return EditMeasured(
-        step=step,
+        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
+    had = session.sequence(edit.seq_id).num_tokens
+    provenance = session.rows_at(edit.seq_id, had).provenance  # of the rows before the edit
+    left, live = exchange(session, session.live.mode, copies), copies[edit.seq_id]
+    note(session, edit, live, edited, had)
+    live.sequence = live.sequence.edited(edit, history.next_step)
+    history.changes.append(EditMade(edit))
+    measured = EditMeasured(
+        step=history.next_step,
         seq_id=edit.seq_id,
         kl=edited.kl,
         before=edited.before,
@@ -113,6 +114,7 @@ def measured_at(step: int, edit: Edit, edited: EditOutcome, provenance: Provenan
         provenance=provenance,
         entropy=edited.entropy,
     )
+    return edited, measured, left
 
 
 def edited_copies(
@@ -138,31 +140,6 @@ def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
     if count and not cache.fork_from(live.cache, count, as_itself=True):
         raise InputError(f"The rows of sequence {live.seq_id} cannot be copied in this mode, so they are not edited.")
     return live.copied(cache)
-
-
-def take_edited(
-    session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: EditOutcome, *, is_node: bool
-) -> Node | None:
-    """Make the edited copies the live sequences, and keep the state before. With `is_node` the edit becomes a node of
-    the history, which is returned; earlier changes become a node before it. On failure the session is as before, and
-    the caller still owns the copies."""
-    history, mode = session.history, session.live.mode
-    old = {each.seq_id: each for each in session.live}
-    with on_failure(lambda: history.drop_logs(edit.seq_id)):
-        if is_node:
-            session.add_changes()
-        before = session.restorer.state_of_newest_step()
-        if before is not None:
-            session.kept.keep(before)
-        session.live.replace(mode, copies)
-        live = copies[edit.seq_id]
-        note(session, edit, live, edited, had=old[edit.seq_id].sequence.num_tokens)
-        live.sequence = live.sequence.edited(edit, history.next_step)
-        history.changes.append(EditMade(edit))
-        node = session.add_changes(is_empty_allowed=True) if is_node else None
-    if before is None:
-        close_all(old)
-    return node
 
 
 def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, had: int) -> None:

@@ -258,19 +258,17 @@ def only_rows_of(files: Collection[Path], open_rows: OpenRows) -> OpenRows:
 
 def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterator[ReplayDifference]:
     """How a replayed step differs from its node; `layers` are the indices of the layers with rows. Rows are not
-    compared if a prefix hit of the original run was missing, since the tokens were then computed in other chunks."""
-    if node.work is None:
-        return
+    compared where `why_rows_not_compared` says why."""
+    assert node.work is not None
     found = {step.seq_id: step for step in record.sequences}
     for part in node.work.parts:
         yield from _of_tokens(node.step, part, found.get(part.seq_id))
-    if not are_same_pieces(node.work, record):
+    if why_rows_not_compared(node, record):
         return
     seq_id = node.work.parts[0].seq_id if len(node.work.parts) == 1 else None
-    if len(node.checksums) == len(record.checksums):
-        for layer, was, now in zip(layers, node.checksums, record.checksums, strict=False):
-            if was != now:
-                yield ReplayDifference(node.step, "rows", was, now, seq_id, layer)
+    for layer, was, now in zip(layers, node.checksums, record.checksums, strict=False):
+        if was != now:
+            yield ReplayDifference(node.step, "rows", was, now, seq_id, layer)
 
 
 def _of_tokens(step: int, part: PlannedPart, now: SequenceStep | None) -> Iterator[ReplayDifference]:

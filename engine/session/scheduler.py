@@ -10,7 +10,7 @@ from msgspec import structs
 from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.session.driver import WHOLE, PrefillPlan, Refill
+from engine.session.driver import WHOLE, PrefillPlan, refresh
 from engine.session.states import KeptStates, LiveSequence, LiveSequences
 from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep
@@ -41,10 +41,8 @@ class Scheduler:
     """Admits waiting sequences while the pool has room and preempts the youngest when it has none. `preempted` are the
     sequences that were preempted for the current step."""
 
-    def __init__(
-        self, live: LiveSequences, history: History, refill: Refill, plan: PrefillPlan, kept: KeptStates
-    ) -> None:
-        self._live, self._history, self._refill, self._kept = live, history, refill, kept
+    def __init__(self, live: LiveSequences, history: History, plan: PrefillPlan, kept: KeptStates) -> None:
+        self._live, self._history, self._kept = live, history, kept
         self.plan = plan
         self.preempted: list[int] = []
 
@@ -113,7 +111,7 @@ class Scheduler:
         for live in self._live:
             while live.is_stale:
                 try:
-                    self._refill.refresh(live)
+                    refresh(self._live.mode.model, self._history, live)
                 except PoolExhausted:
                     if not self._kept.evict_from(self._live.mode.store):
                         self.preempt(live)
@@ -136,7 +134,7 @@ class Scheduler:
         is_whole, work = self._live.mode.computes_whole_prompts, []
         try:
             for live in chosen:
-                self._refill.refresh(live)
+                refresh(self._live.mode.model, self._history, live)
                 part = None if planned is None else planned[live.seq_id]
                 if live.sequence.num_tokens == 0:
                     at_most = None if part is None else part.first_position

@@ -17,22 +17,21 @@ from engine.look.transfer import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session import commands
-from engine.session.driver import PrefillPlan, Refill
+from engine.session.driver import PrefillPlan, refresh
 from engine.session.edits import RowsFrom
 from engine.session.forward import Captured, Reached
-from engine.session.going_back import Forking, StateRestorer
+from engine.session.going_back import StateRestorer, fork
 from engine.session.ledger import Ledger
 from engine.session.mode import CacheMode
 from engine.session.observe import Observer
 from engine.session.pictures import OtherBranches, PictureReader
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
-from engine.session.states import KeptStates, LiveSequence, LiveSequences, atomic
+from engine.session.states import KeptStates, LiveSequence, LiveSequences
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import ForkMade
 from engine.wire.pictures import Picture, PictureRequest
 from engine.wire.records import CacheBytes, StepRecord
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
@@ -75,12 +74,10 @@ class Session:
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
         self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
-        self._refill = Refill(model, self.history)
         self.kept = KeptStates(self.live, model.runners.forget)
         self.restorer = StateRestorer(model, self.live, self.history, self.kept, self._scratch_session)
-        self._forking = Forking(self.live, self.history, self._refill, self.restorer, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
-        self.scheduler = Scheduler(self.live, self.history, self._refill, plan, self.kept)
+        self.scheduler = Scheduler(self.live, self.history, plan, self.kept)
         self.ledger = Ledger(model, self.live, self.history, self.reruns, self.kept)
         self.captured = Captured(capture)
         self.ring = ObservationRing(model.device, late_steps)
@@ -222,12 +219,7 @@ class Session:
     redo_edit = commands.redo_edit
     join = commands.join
     set_cache = commands.set_cache
-
-    @atomic
-    def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> ForkMade:
-        """Add an exact copy of a sequence as it was after `step` of any branch. `step` None: as it is now, or the first
-        `num_tokens` of its rows. Raises `InputError` where that cannot be."""
-        return self._forking.fork(seq_id, step, num_tokens)
+    fork = fork
 
     def go_to(
         self, step: int | None, check: Callable[[], None] | None = None, then: Callable[[], None] = lambda: None
@@ -259,7 +251,7 @@ class Session:
     def refresh(self, live: LiveSequence) -> None:
         """Compute the rows of a sequence again if a failed step emptied its cache."""
         self.restorer.fill_emptied()
-        self._refill.refresh(live)
+        refresh(self.model, self.history, live)
 
     def forget_history(self) -> None:
         """Drop the history and all kept states: steps count from 0 again, and there is nothing to go back to."""

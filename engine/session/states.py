@@ -202,6 +202,16 @@ def close_all(sequences: Mapping[int, LiveSequence]) -> None:
         live.cache.close()
 
 
+def exchange(session: Session, mode: CacheMode, sequences: dict[int, LiveSequence]) -> dict[int, LiveSequence]:
+    """Make other sequences the live ones, in an atomic command. The state before is kept, if it is that of a step; else
+    returns the sequences of before, to be closed when nothing can fail any more."""
+    before, old = session.restorer.state_of_newest_step(), {live.seq_id: live for live in session.live}
+    if before is not None:
+        session.kept.keep(before)
+    session.live.replace(mode, sequences)
+    return old if before is None else {}
+
+
 # ---- kept states: held in memory as they were, so that going back to one is a swap ------------------------------
 
 KEPT_BYTES = 1 << 30  # default limit for all kept states together, without what they share with the live state

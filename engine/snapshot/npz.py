@@ -103,9 +103,9 @@ def from_npz(path: Path) -> ForeignCache:
             raise
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:120]
         raise InputError(f"'{path}' is no npz file that can be read ({reason}): save it again.") from None
-    told = ids if ids is not None else places
+    computed = ids if ids is not None else places
     token_ids = None if ids is None else ids.reshape(-1).tolist()
-    cache = ForeignCache(found, token_ids, None if told is None else told.size, {"cache": "npz"})
+    cache = ForeignCache(found, token_ids, None if computed is None else computed.size, {"cache": "npz"})
     _check_placement(cache, path)
     return cache
 

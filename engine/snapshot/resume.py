@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from engine.snapshot.write import DTYPES
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.edit import Overwrite
-from engine.spec.model import Dtype, ModelSpec
 from engine.spec.sampling import Prompt
 
 NUM_COMPARED = 64  # tokens of another program's cache that are computed again, to be compared
@@ -80,12 +79,6 @@ def _restored(
     session.history.begin_at(step, seq_id, sequence, spec, logits, attention)
     session.pin_first_state()
     return session
-
-
-def with_dtype_of(model: ModelSpec, file: SnapshotFile) -> ModelSpec:
-    """The model spec with the dtype of a snapshot, if it names none."""
-    dtype = file.manifest.dtype
-    return structs.replace(model, dtype=dtype) if model.dtype == "auto" and dtype in get_args(Dtype) else model
 
 
 def why_not_resumable(model: LoadedModel, file: SnapshotFile) -> str:

@@ -271,6 +271,6 @@ class HeadExtremes:
 
 
 def _magnitude_problems(file: SnapshotFile, name: str, largest: float) -> Iterator[str]:
-    limit, told, clipped = (float(number) for number in file.numbers(name))
-    if not (0 <= limit <= told and 0 <= clipped <= 1) or np.float32(told) != np.float32(largest):
+    limit, most, clipped = (float(number) for number in file.numbers(name))
+    if not (0 <= limit <= most and 0 <= clipped <= 1) or np.float32(most) != np.float32(largest):
         yield f"'{name}' are not the magnitudes of the rows"

@@ -402,8 +402,8 @@ def _made(
     count = count_of(layer.index, name)
     if count is None:
         count = LayerCount(counted(some_rows(rows, slice(None))[None], None, num_tokens), 0)
-    told = magnitudes_of([count])
-    return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
+    sizes = magnitudes_of([count])
+    return low, high, torch.tensor([float(part[0]) for part in (sizes.limit, sizes.largest, sizes.clipped)])
 
 
 def extremes_of(

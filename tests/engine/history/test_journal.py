@@ -62,19 +62,19 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_STEPS", 16)
     kept = story(40, 1).journal
     assert 16 <= len(kept) < 18
-    assert kept.at(kept.first_step - 1) is None
-    first, last = kept.at(kept.first_step), kept.at(39)
+    assert kept.at(kept.steps[0] - 1) is None
+    first, last = kept.at(kept.steps[0]), kept.at(39)
     assert first is not None
     assert last is not None
-    assert (kept.newest, first[0].num_tokens, last[0].num_tokens) == (39, kept.first_step + 4, 43)
-    assert kept.forward_lengths(0) == list(range(kept.first_step + 4, 44))
-    assert kept.forward_lengths(0, until=39 - 5) == list(range(kept.first_step + 4, 39))
+    assert (kept.newest, first[0].num_tokens, last[0].num_tokens) == (39, kept.steps[0] + 4, 43)
+    assert kept.forward_lengths(0) == list(range(kept.steps[0] + 4, 44))
+    assert kept.forward_lengths(0, until=39 - 5) == list(range(kept.steps[0] + 4, 39))
 
 
 def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_STEPS", 4)
     session: Session = started(CacheSpec())
-    first, then = session.history.journal.first_step, session.logits(0)
+    first, then = session.history.journal.steps[0], session.logits(0)
     assert first >= 6
     with pytest.raises(InputError, match=f"steps {first} … 10 are kept"):
         session.go_to(first - 1)

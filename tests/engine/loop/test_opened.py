@@ -11,6 +11,7 @@ from msgspec import structs
 
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
+from engine.opened.file import OpenedSnapshot
 from engine.snapshot import save_cache
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
@@ -283,11 +284,11 @@ def test_the_first_model_of_a_file_is_waited_for_with_a_word(
     exported(driver, path := tmp_path / "a.safetensors")
     said: list[str] = []
 
-    def noted(model: ModelSpec, _file: object) -> ModelSpec:
+    def noted(_file: OpenedSnapshot, model: ModelSpec) -> ModelSpec:
         said.append(driver.engine.reporter.work.label)  # type: ignore[union-attr]
         return model
 
-    monkeypatch.setattr("engine.snapshot.resume.with_dtype_of", noted)
+    monkeypatch.setattr(OpenedSnapshot, "with_dtype_of", noted)
     driver.send(UnloadModel())
     driver.wait_for(Unloaded)
     opened(driver, path)
