@@ -17,9 +17,9 @@ from app.kit.files import save_picture, save_text
 from app.shell import Shell
 from app.start.arguments import Arguments
 from engine.client import is_elsewhere
+from engine.history.table import step_csv
 from engine.spec.cache import fitted
 from engine.wire.commands import Fork
-from engine.wire.exporting import step_csv
 
 POLL_MS = 15
 # Seconds to wait: a model of many gigabytes loads slowly; no step takes this long.

@@ -19,12 +19,12 @@ from app.models.places import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from app.models.status import HALTED
 from engine.counted import counted
+from engine.history.pages import PageMaps
 from engine.spec.cache import cache_label
 from engine.wire import breakpoints, comparison, devices, events, serving
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured
 from engine.wire.message import Answer
-from engine.wire.pages import PageMaps
 from engine.wire.pictures import Picture, PictureUpdate
 from engine.wire.records import CacheBytes, EditMade, StepRecord
 from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached

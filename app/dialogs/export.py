@@ -25,10 +25,11 @@ from engine.client.ssh import remote_of
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
+from engine.history.table import step_csv
 from engine.spec.edit import parse_numbers
 from engine.wire.encoding import packed
 from engine.wire.events import Failed
-from engine.wire.exporting import EstimateExport, Export, ExportEstimate, step_csv
+from engine.wire.exporting import EstimateExport, Export, ExportEstimate
 from engine.wire.records import StepRecord
 
 MOST_PACKED = 100

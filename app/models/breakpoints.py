@@ -10,17 +10,16 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.errors import InputError
-from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan, comparisons_of, parsed, spans_of
-from engine.wire.breakpoints import (
+from engine.history.conditions import (
     TEXT_TAIL,
     Attention,
-    AttentionMeasured,
-    BreakpointHit,
     ConditionEvaluator,
     ConditionVerdict,
     recorded_attention,
     tail_of,
 )
+from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan, comparisons_of, parsed, spans_of
+from engine.wire.breakpoints import AttentionMeasured, BreakpointHit
 from engine.wire.records import SequenceStep, StepRecord
 
 # A condition is evaluated by the same `ConditionEvaluator` that halts a run. Attention to spans that no record

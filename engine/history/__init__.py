@@ -1,1 +1,2 @@
-"""The history of a session: the state of every sequence after each step, and what makes a step reversible. No torch."""
+"""The history of a session: the state of every sequence and page after each step, what makes a step reversible, and
+what is asked of recorded steps. No torch."""

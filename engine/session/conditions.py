@@ -8,17 +8,10 @@ import torch
 
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
+from engine.history.conditions import Attention, ConditionEvaluator, tail_of
 from engine.session.session import Session
 from engine.spec.condition import ConditionSetting, TokenSpan, parsed, why_never
-from engine.wire.breakpoints import (
-    Attention,
-    AttentionMass,
-    AttentionMeasured,
-    BreakpointHit,
-    ConditionEvaluator,
-    MeasureAttention,
-    tail_of,
-)
+from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit, MeasureAttention
 from engine.wire.records import SequenceStep, StepRecord
 
 MAX_PLACES = 4096

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.files.atomic import replacing, writable_target, write_text
+from engine.history.table import COLUMNS, step_csv, step_table
 from engine.history.tree import needed_for
 from engine.saved.document import Unusable, check
 from engine.saved.named import decoded, encoded
@@ -23,7 +24,6 @@ from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import cache_name
 from engine.spec.model import RESOURCES
-from engine.wire.exporting import COLUMNS, step_csv, step_table
 from engine.wire.records import SequenceAdded, SequenceStep, StepRecord
 from engine.wire.tree import Node
 

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
+from engine.history.pages import PageTracker
 from engine.spec.cache import CacheSpec
-from engine.wire.pages import KEPT, PageMap, PageTracker, WhyNotReused
+from engine.wire.pages import KEPT, PageMap, WhyNotReused
 from engine.wire.pictures import TablePicture, TableRequest
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.status import SequenceInfo

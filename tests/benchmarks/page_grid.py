@@ -21,7 +21,8 @@ from PySide6.QtWidgets import QApplication
 from app.kit.theme import DARK
 from app.panels.pages.draw import GridLayout, Mode, PoolArrays, arrange, paint
 from app.panels.pages.view import PageCanvas, grid_colors
-from engine.wire.pages import PageAllocated, PageMap, PageTracker
+from engine.history.pages import PageTracker
+from engine.wire.pages import PageAllocated, PageMap
 
 WIDTH, HEIGHT, ROUNDS = 1250, 300, 30
 MODES: tuple[Mode, ...] = ("state", "owner", "age", "refs")

@@ -14,12 +14,13 @@ from pytestqt.qtbot import QtBot
 from app.models import Models
 from app.models.breakpoints import Breakpoints, Search
 from engine.errors import InputError
+from engine.history.conditions import Attention
 from engine.session.conditions import hits_at
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import MAX_BREAKPOINTS, Breakpoint, TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.breakpoints import Attention, AttentionMass, AttentionMeasured, BreakpointHit
+from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit
 from engine.wire.records import SequenceForked, StepRecord
 from tests.app import samples
 from tests.engine.tiny import model_of, prompt_ids

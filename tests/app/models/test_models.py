@@ -16,8 +16,8 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
 from app.models.sequence_status import rates
+from engine.history.table import COLUMNS, step_csv, step_table
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
-from engine.wire.exporting import COLUMNS, step_csv, step_table
 from engine.wire.pictures import CellUpdate, HeadRequest, TablePicture, TableRequest, Unchanged, WallRequest
 from engine.wire.records import NonFinite
 from tests.app import samples

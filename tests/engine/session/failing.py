@@ -11,6 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
+from engine.history.pages import PageMaps
 from engine.session.commands import branch, continue_with, join, undo_edit
 from engine.session.edits import layers_named, make_edit, places_in
 from engine.session.session import Session
@@ -19,7 +20,7 @@ from engine.spec.codec import uniform
 from engine.spec.edit import BiasLogits, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import Prompt
 from engine.wire.commands import BeginBranch
-from engine.wire.pages import KEPT, PageMaps
+from engine.wire.pages import KEPT
 from tests.engine.faults import CallCounter, Injected, attempt, counting
 from tests.engine.session.sessions import facts, page_faults, prepared, same, stale, tensors
 from tests.engine.tiny import prompt_ids

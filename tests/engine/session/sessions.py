@@ -10,10 +10,11 @@ import torch
 from msgspec.structs import replace
 
 from engine.history.history import BoundedLog
+from engine.history.pages import PageMaps
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.pages import PageCell, PageMaps
+from engine.wire.pages import PageCell
 from tests.engine.cache.paged.tables import state_of
 from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.counted import significant
+from engine.history.conditions import RECENT, ConditionEvaluator, recorded_attention
 from engine.look.measures import norm_ratio, norms_before
 from engine.predict.capacity import setting_of
 from engine.session.conditions import SessionSurroundings, check_can_hold, hits_at, measured, not_compared
@@ -17,7 +18,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.condition import TokenSpan, parsed
 from engine.spec.sampling import Prompt
-from engine.wire.breakpoints import RECENT, AttentionPlace, ConditionEvaluator, MeasureAttention, recorded_attention
+from engine.wire.breakpoints import AttentionPlace, MeasureAttention
 from engine.wire.pages import PageAllocated, PageEvicted, PageShared
 from engine.wire.records import NonFinite, SequenceStep, StepRecord
 from tests.engine.session.sessions import started

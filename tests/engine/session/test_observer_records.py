@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from engine.history.conditions import RECENT, recorded_attention
 from engine.model.batch import Batch, Result
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.sampling import Prompt
-from engine.wire.breakpoints import RECENT, recorded_attention
 from engine.wire.pictures import AttentionRequest
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.history.table import COLUMNS
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.convert import (
@@ -34,7 +35,7 @@ from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import PRESETS
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.sampling import DrawRule, LogitBias, Prompt, SamplingParams
-from engine.wire.exporting import COLUMNS, Export
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from tests.effort import effort
 from tests.engine.snapshot.exports import in_process

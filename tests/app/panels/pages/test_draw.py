@@ -18,7 +18,8 @@ from app.panels.pages.draw import (
     paint,
 )
 from app.panels.pages.view import legend_keys
-from engine.wire.pages import BLOCK_PAGES, PageCell, PageMap, PageTracker
+from engine.history.pages import PageTracker
+from engine.wire.pages import BLOCK_PAGES, PageCell, PageMap
 from tests.app.page_story import NUM_PAGES, PageStory
 
 COLORS = GridColors(

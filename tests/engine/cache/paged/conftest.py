@@ -6,8 +6,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from engine.history.pages import PageMaps
 from engine.session.session import Session
-from engine.wire.pages import PageMap, PageMaps
+from engine.wire.pages import PageMap
 from engine.wire.records import StepRecord
 
 MAPS: WeakKeyDictionary[Session, tuple[PageMap, ...]] = WeakKeyDictionary()

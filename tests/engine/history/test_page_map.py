@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.history.pages import PageTracker
 from engine.wire.pages import (
     BLOCK_PAGES,
     KEPT,
@@ -19,7 +20,6 @@ from engine.wire.pages import (
     PageFreed,
     PageMoved,
     PageShared,
-    PageTracker,
     Tier,
 )
 
