@@ -359,7 +359,7 @@ class LiveRun:
     def step_with(self, num_tokens: int) -> int | None:
         """The step after which the run had `num_tokens`."""
         step = self._steps.get(num_tokens)
-        state = None if step is None else self.session.history.journal.state(self.seq_id, step)
+        state = None if step is None else self.session.history.path.state(self.seq_id, step)
         if state is not None and state.num_tokens == num_tokens:
             return step
         return self.session.history.step_at(self.seq_id, num_tokens)
@@ -780,7 +780,7 @@ def _with_step(session: Session, seq_id: int, step: int) -> Comparison:
     if step in tree and not tree.is_on_path(step, session.last_step):
         now, other = LiveRun(session, seq_id, "now"), run_at(session, seq_id, step)
         return _of_one_text(now, other, session.text_of, are_branches=True)
-    state = session.history.journal.state(seq_id, step)
+    state = session.history.path.state(seq_id, step)
     if state is None or not state.num_tokens:
         raise InputError(f"Sequence {seq_id} held no rows after step {step}: choose a later one.")
     if not session.rows_at(seq_id, state.num_tokens).is_known:

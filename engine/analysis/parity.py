@@ -99,7 +99,7 @@ def recomputed(
             raise InputError(f"The other cache is full after {capacity:,} of {total:,} tokens: give it more room.")
     made_steps = {then.step for then in edits if not then.is_prefill}
     wanted = steps_by_length([entry for entry in logged if entry.step not in made_steps])
-    lengths = sorted(wanted) if mode.spec.recomputes else session.history.journal.forward_lengths(request.seq_id)
+    lengths = sorted(wanted) if mode.spec.recomputes else session.history.path.forward_lengths(request.seq_id)
     yield 0, total
     done = 0
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from msgspec.structs import replace
 
 from engine.history.state import SequenceState, States
-from engine.history.tree import Checkpoint, Journal, Tree
+from engine.history.tree import Tree, TreeEntry, TreePath
 from engine.spec.cache import CacheSpec
 from engine.wire.events import PromptSurprisal
 from engine.wire.records import Change, RowStats, StepRecord
@@ -115,7 +115,7 @@ class History:
 
     def _clear(self) -> None:
         self.tree = Tree()
-        self.journal = Journal(self.tree, now=self._now)
+        self.path = TreePath(self.tree, now=self._now)
         self.changes: list[Change] = []
         self.added: list[Node] = []  # nodes without a forward that were not reported yet
         self.undone: list[tuple[int | None, int]] = []  # of each undo: the node it went to, and the node it came from
@@ -151,12 +151,12 @@ class History:
     @property
     def last_step(self) -> int | None:
         """The newest node on the path: the live state is that node's, plus `changes`. None before the first."""
-        steps = self.journal.steps
+        steps = self.path.steps
         return steps[-1] if steps else None
 
     def is_before_first(self, step: int) -> bool:
         """Whether a step is of the snapshot that this session continues: its steps are not among the nodes."""
-        steps = self.journal.steps
+        steps = self.path.steps
         first = self.tree.at(steps[0]).node if steps else None
         return first is not None and step < first.step and first.parent is None and not first.changes
 
@@ -195,9 +195,9 @@ class History:
     def add(self, states: States, node: Node) -> None:
         """Add a finished step, or another node, to the tree and the path. `states` are those of all sequences after it.
         Raises and changes nothing on failure; afterwards the step cannot fail any more."""
-        self.tree.add(Checkpoint(node, states))
+        self.tree.add(TreeEntry(node, states))
         try:
-            self.journal.add(node.step)
+            self.path.add(node.step)
         except BaseException:
             self.tree.remove([node.step])
             raise
@@ -222,15 +222,15 @@ class History:
     def copy_path(self, other: History, step: int | None) -> None:
         """Copy the path to `step` from another history into this empty one, to continue after that step."""
         for between in other.tree.path(step):
-            checkpoint = other.tree.at(between)
-            self.tree.add(Checkpoint(checkpoint.node, checkpoint.states))
-        self.journal.add(*other.tree.path(step))
+            entry = other.tree.at(between)
+            self.tree.add(TreeEntry(entry.node, entry.states))
+        self.path.add(*other.tree.path(step))
 
     def go_to(self, step: int | None) -> None:
         """Make the path to a step of any branch the live one. O(steps from where the two paths part)."""
         common = self.tree.common_ancestor(self.last_step, step)
-        self.journal.cut_after(-1 if common is None else common)
-        self.journal.add(*self.tree.path(step, above=common))
+        self.path.cut_after(-1 if common is None else common)
+        self.path.add(*self.tree.path(step, above=common))
         self.changes.clear()
 
     def state(self) -> HistoryState:
@@ -247,9 +247,9 @@ class History:
         self.changes, self.added = state.changes, state.added
         self.next_step = state.next_step
 
-    def journal_to(self, step: int) -> Journal:
-        """A journal of the path to a step of any branch. O(its steps)."""
-        return Journal(self.tree, self.tree.path(step))
+    def path_to(self, step: int) -> TreePath:
+        """The path to a step of any branch. O(its steps)."""
+        return TreePath(self.tree, self.tree.path(step))
 
     def forget_branch(self, step: int) -> tuple[int, ...]:
         """Remove a node and all its descendants, with their logs; returns their steps, ascending."""
@@ -267,10 +267,10 @@ class History:
         entry = self.logits.get(self.tree.computed_by(seq_id, step))
         return entry[0] if entry else None
 
-    def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:
+    def attention_at(self, seq_id: int, step: int, path: TreePath | None = None) -> dict[int, torch.Tensor]:
         """The attention weights `[H, S]` by layer of the newest step up to `step` that computed a sequence; empty where
-        they are not kept. `journal`: that of the path to look at; None: the live path."""
-        path = self.journal if journal is None else journal
+        they are not kept. `path`: the one to look at; None: the live one."""
+        path = self.path if path is None else path
         return self.attention.get(path.computed_by(seq_id, step)) or {}
 
     def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState]]:
@@ -278,12 +278,12 @@ class History:
         states. Steps after which it (or the sequence it was forked from) had tokens that were replaced since are left
         out."""
         now = self._now(seq_id)
-        for step in reversed(self.journal.steps):
-            state = self.journal.state_of(*self.journal.owner(seq_id, step))
+        for step in reversed(self.path.steps):
+            state = self.path.state_of(*self.path.owner(seq_id, step))
             if state is None or state.num_tokens < least:
                 return
             is_of_now = now is None or state.num_tokens <= now.num_same(step)
-            if is_of_now and self.journal.state(seq_id, step) is state:
+            if is_of_now and self.path.state(seq_id, step) is state:
                 yield step, state
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
@@ -372,8 +372,8 @@ class History:
         """The first step after which a sequence had the first `num_tokens` of its present tokens; the newest step where
         there is none."""
         now = self._now(seq_id)
-        for step in self.journal.steps:
-            state = self.journal.state(seq_id, step)
+        for step in self.path.steps:
+            state = self.path.state(seq_id, step)
             is_of_now = now is None or now.num_same(step) >= num_tokens
             if is_of_now and state is not None and state.num_tokens >= num_tokens:
                 return step

@@ -1,5 +1,5 @@
-"""The history of a session as a tree, in which every step and every edit is a node that can be returned to; and the
-journal of one path of it: what a sequence was after each of its steps. No torch."""
+"""The history of a session as a tree, in which every step and every edit is a node that can be returned to; and one
+path of it: what a sequence was after each of its steps. No torch."""
 
 from __future__ import annotations
 
@@ -215,11 +215,11 @@ class TreeShape:
         self._branches_after.clear()
 
 
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
+# ---- its entries -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)
-class Checkpoint:
+class TreeEntry:
     """A node of the history tree, and the states of all sequences after it."""
 
     node: Node
@@ -227,34 +227,34 @@ class Checkpoint:
 
 
 class Tree(TreeShape):
-    """The history tree: checkpoints by step. Along a path from the root the numbers ascend; the root itself, an empty
+    """The history tree: entries by step. Along a path from the root the numbers ascend; the root itself, an empty
     session, is None."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._checkpoints: dict[int, Checkpoint] = {}
+        self._entries: dict[int, TreeEntry] = {}
         self._num_replacements = 0  # edits that replaced tokens, ever: while 0, no search for one is needed
 
-    def __iter__(self) -> Iterator[Checkpoint]:
+    def __iter__(self) -> Iterator[TreeEntry]:
         """In the order in which they were made."""
-        return iter(self._checkpoints.values())
+        return iter(self._entries.values())
 
     @property
     def nodes(self) -> dict[int, Node]:
         """The nodes by their step."""
-        return {step: checkpoint.node for step, checkpoint in self._checkpoints.items()}
+        return {step: entry.node for step, entry in self._entries.items()}
 
     def states(self, step: int) -> States:
         """The states after a step; empty where it is none, or is not known any more."""
-        return self._checkpoints[step].states if step in self._checkpoints else {}
+        return self._entries[step].states if step in self._entries else {}
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Add a checkpoint; beyond `MAX_STEPS` the oldest are removed. A sequence that has not changed shares its state
+    def add(self, entry: TreeEntry) -> None:
+        """Add an entry; beyond `MAX_STEPS` the oldest are removed. A sequence that has not changed shares its state
         at the parent, to save memory."""
-        if len(self._checkpoints) + 1 >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion lays all lines anew
+        if len(self._entries) + 1 >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion lays all lines anew
             for step in self.remove_oldest_nodes(MAX_STEPS - 1):
-                del self._checkpoints[step]
-        node, states = checkpoint.node, checkpoint.states
+                del self._entries[step]
+        node, states = entry.node, entry.states
         before = {} if node.parent is None else self.states(node.parent)
         for seq_id, state in states.items():
             if (known := before.get(seq_id)) == state and known is not None:
@@ -262,31 +262,31 @@ class Tree(TreeShape):
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
         num_replacements = sum(isinstance(edit, ReplaceTokens) for edit in edits)
         self.add_node(node.step, node.parent)
-        self._checkpoints[node.step] = checkpoint
+        self._entries[node.step] = entry
         self._num_replacements += num_replacements
 
     def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
         """Set the checksums of the rows that a step wrote, which are known only after it was added; nothing where the
         step was dropped meanwhile."""
-        if checksums and (checkpoint := self._checkpoints.get(step)) is not None:
-            checkpoint.node = replace(checkpoint.node, checksums=checksums)
+        if checksums and (entry := self._entries.get(step)) is not None:
+            entry.node = replace(entry.node, checksums=checksums)
 
-    def at(self, step: int) -> Checkpoint:
-        """The checkpoint of a step, or an `InputError` that says which steps are known."""
-        if (checkpoint := self._checkpoints.get(step)) is None:
-            known = f"steps {min(self._checkpoints)} … {max(self._checkpoints)} are kept" if self._checkpoints else ""
+    def at(self, step: int) -> TreeEntry:
+        """The entry of a step, or an `InputError` that says which steps are known."""
+        if (entry := self._entries.get(step)) is None:
+            known = f"steps {min(self._entries)} … {max(self._entries)} are kept" if self._entries else ""
             raise InputError(f"There is no step {step} to go to: {known or 'nothing was stepped yet'}.")
-        return checkpoint
+        return entry
 
     def parent(self, step: int) -> int | None:
         """The parent of a step; None where that is the root, or is not known any more."""
-        parent = self._checkpoints[step].node.parent
-        return parent if parent in self._checkpoints else None
+        parent = self._entries[step].node.parent
+        return parent if parent in self._entries else None
 
     def has_other_text(self, step: int, later: int | None) -> bool:
         """Whether an edit replaced tokens on the path from `step` to `later`."""
         for between in self.path(later, above=step) if self._num_replacements else ():
-            edits = (c.edit for c in self._checkpoints[between].node.changes if isinstance(c, EditMade))
+            edits = (c.edit for c in self._entries[between].node.changes if isinstance(c, EditMade))
             if any(isinstance(edit, ReplaceTokens) for edit in edits):
                 return True
         return False
@@ -296,7 +296,7 @@ class Tree(TreeShape):
         others."""
         found = self.computed_by(seq_id, step)
         while found is not None:
-            work = self._checkpoints[found[0]].node.work
+            work = self._entries[found[0]].node.work
             if work is not None and len(work.parts) > 1:
                 return True
             if (before := self.parent(found[0])) is None:
@@ -306,19 +306,19 @@ class Tree(TreeShape):
 
     def has_root(self, step: int) -> bool:
         """Whether the path to a step is known from its beginning."""
-        return self._checkpoints[self.path(step)[0]].node.parent is None
+        return self._entries[self.path(step)[0]].node.parent is None
 
     def needed_for(self, step: int) -> list[int]:
         """The steps that a replay of `step` needs (see the function `needed_for`); raises `InputError` where a step
         that is referred to is not known any more."""
         found = needed_for(self.at(step).node.step, self._node)
         for at in found:
-            for source in referred_to(self._checkpoints[at].node.changes):
+            for source in referred_to(self._entries[at].node.changes):
                 self.at(source)
         return found
 
     def _node(self, step: int) -> Node | None:
-        return self._checkpoints[step].node if step in self._checkpoints else None
+        return self._entries[step].node if step in self._entries else None
 
     def computed_by(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step on the path to `step` that computed a sequence or the one that it was forked from, and the
@@ -330,7 +330,7 @@ class Tree(TreeShape):
         """Remove steps; `steps` must include all their descendants."""
         self.remove_nodes(steps)
         for step in steps:
-            del self._checkpoints[step]
+            del self._entries[step]
 
 
 def needed_for(step: int, node_at: Callable[[int], Node | None]) -> list[int]:
@@ -354,7 +354,7 @@ def referred_to(changes: tuple[Change, ...]) -> list[int]:
     return [step for step in found if step is not None]
 
 
-# ---- the journal of one path -----------------------------------------------------------------------------------------
+# ---- one path of the tree -----------------------------------------------------------------------------------------
 
 
 class LineageSegment(NamedTuple):
@@ -366,7 +366,7 @@ class LineageSegment(NamedTuple):
     length: int
 
 
-class Journal:
+class TreePath:
     """The steps of one path of `tree`, ascending (numbers of other branches are missing). Up to a fork the history of a
     sequence is that of the one that it was forked from. `now` has the states at the end of the path where they are not
     those of its newest step."""

@@ -58,7 +58,7 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None = None) -> int:
     ids = with_start(model, prompt, encoded.token_ids)
     sampling, chat = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end), chat or prompt.chat
     cache = live.mode.new_cache(seq_id, len(ids))
-    begun = SequenceState.of_prompt(ids, sampling, chat).moved(Move(history.journal.newest, 0, live.mode.spec))
+    begun = SequenceState.of_prompt(ids, sampling, chat).moved(Move(history.path.newest, 0, live.mode.spec))
     made = LiveSequence(seq_id, begun, cache, note=encoded.note)
     live.add(made)
     live.mode.check_fits(len(ids), cache)
@@ -328,7 +328,7 @@ def delete_branch(session: Session, step: int) -> tuple[int, ...]:
 def undo_edit(session: Session, check: Check = None) -> str:
     """Go to the state before the newest edit on the live path; returns in words how the rows came."""
     history = session.history
-    edited = (s for s in reversed(history.journal.steps) if is_edit(session, s))
+    edited = (s for s in reversed(history.path.steps) if is_edit(session, s))
     edit = next(edited, None)
     if edit is None:
         raise InputError("There is no edit to undo on the way to this step.")
@@ -423,7 +423,7 @@ def set_cache(session: Session, spec: CacheSpec) -> str:
         mode.check()
     moved = {each.seq_id: each.copied(made[each.seq_id].cache) for each in session.live}
     for each in moved.values():
-        one, newest, before = made[each.seq_id], history.journal.newest, each.sequence.moves[-1].cache
+        one, newest, before = made[each.seq_id], history.path.newest, each.sequence.moves[-1].cache
         move = Move.to_mode(
             newest, one.num_tokens, before, spec, is_converted=one.is_converted, has_evicted=one.num_evicted > 0
         )
@@ -461,7 +461,7 @@ def compute_anew(model: LoadedModel, cache: SequenceCache, live: LiveSequence, h
             f"Rows of sequence {live.seq_id} were edited by hand before this session, and that mode computes them anew "
             "from the tokens: choose a mode that takes rows over."
         )
-    lengths = history.journal.forward_lengths(live.seq_id)
+    lengths = history.path.forward_lengths(live.seq_id)
     try:
         for _ in recompute_with_edits(model, live.copied(cache), edits, lengths):
             pass

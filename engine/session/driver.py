@@ -16,7 +16,7 @@ from engine.device import Held, to_device
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import SequenceState
-from engine.history.tree import Journal
+from engine.history.tree import TreePath
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula
@@ -180,12 +180,12 @@ def refill(
     cache: SequenceCache,
     seq_id: int,
     step: int | None = None,
-    path: Journal | None = None,
+    path: TreePath | None = None,
 ) -> None:
     """Fill `cache` with the tokens of `sequence`, by the same forwards that the sequence `seq_id` went through up to
     `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go through
     the same modes."""
-    lengths, moves = (path or history.journal).forward_lengths(seq_id, step), sequence.stages
+    lengths, moves = (path or history.path).forward_lengths(seq_id, step), sequence.stages
     moves = moves if moves and moves[-1].cache == cache.spec else ()
     before: SequenceCache | None = None
     cache.clear()

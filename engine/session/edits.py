@@ -149,7 +149,7 @@ def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, 
         return
     at, first = live.cache.by_hand.edits[-1]
     num_same = edit.position if isinstance(edit, ReplaceTokens) else ALL_TOKENS
-    newest = session.history.journal.newest
+    newest = session.history.path.newest
     live.sequence = live.sequence.moved(Move(newest, at, session.cache, True, max(had, at), first + 1, num_same))
     if live.logits is not None:
         session.history.log(edit.seq_id, live.logits, edited.attention)
@@ -765,12 +765,12 @@ class Recomputed(NamedTuple):
 def edits_of(history: History, seq_id: int) -> list[EditThen]:
     """The edits on the live path that changed rows of a sequence, or of the one that it was forked from, in order."""
     found: list[EditThen] = []
-    journal, parent = history.journal, None
-    for step in [*journal.steps, None]:
+    path, parent = history.path, None
+    for step in [*path.steps, None]:
         changes: tuple[Change, ...] = tuple(history.changes) if step is None else history.tree.at(step).node.changes
-        owner, last = journal.owner(seq_id, step) if step is not None else (seq_id, None)
+        owner, last = path.owner(seq_id, step) if step is not None else (seq_id, None)
         if last == step and any(isinstance(each, EditMade) for each in changes):
-            state = None if parent is None else journal.state(seq_id, parent)
+            state = None if parent is None else path.state(seq_id, parent)
             for change in changes:
                 if not isinstance(change, EditMade) or change.edit.seq_id != owner or state is None:
                     continue

@@ -16,7 +16,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import Move, Origin, SequenceState
-from engine.history.tree import Checkpoint, Journal
+from engine.history.tree import TreeEntry, TreePath
 from engine.model.loader import LoadedModel
 from engine.session.driver import refill, refresh
 from engine.session.mode import CacheMode
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 
 
 def fork_of(
-    model: LoadedModel, sources: list[SessionState], checkpoint: Checkpoint, scheduled: frozenset[int]
+    model: LoadedModel, sources: list[SessionState], entry: TreeEntry, scheduled: frozenset[int]
 ) -> SessionState | None:
     """Copies of all sequences as they were at a node; None where a cache no longer holds those rows. Each comes from
     the first of the `sources`, states that descend from the node, that has the sequence; the copies are in
     the page pool of the first source. In a recomputing layout the rows of sequences in `scheduled` are not copied,
     since the next step computes them."""
-    mode = mode_for(model, sources[0], checkpoint.node.cache)
+    mode = mode_for(model, sources[0], entry.node.cache)
     if mode is None:
         return None
-    state = SessionState(checkpoint.node.step, mode, {})
+    state = SessionState(entry.node.step, mode, {})
     with suppress(PoolExhausted, InputError, MemoryError), on_failure(state.close):
-        for seq_id, was in checkpoint.states.items():
+        for seq_id, was in entry.states.items():
             source = next((each for each in sources if seq_id in each.sequences), None)
             one = None
             if source is not None:
-                one = sequence_at(source, mode, seq_id, was, checkpoint.node.step, is_scheduled=seq_id in scheduled)
+                one = sequence_at(source, mode, seq_id, was, entry.node.step, is_scheduled=seq_id in scheduled)
             if source is None or one is None:
                 state.close()
                 return None
@@ -207,7 +207,7 @@ class StateRestorer:
         store = self._live.mode.store
         if store is None:
             return
-        store.evict_outside_path(set(self._history.journal.steps))
+        store.evict_outside_path(set(self._history.path.steps))
         for each in self._live:
             store.groups[0].pool.recommit(each.cache.tables[0], each.sequence.token_ids)
 
@@ -283,7 +283,7 @@ class StateRestorer:
 
     def _empty_state(self) -> SessionState:
         """The state before the first step: no sequences, in the cache mode of the first node."""
-        first = min((checkpoint.node.step for checkpoint in self._history.tree), default=None)
+        first = min((entry.node.step for entry in self._history.tree), default=None)
         spec = self._live.mode.spec if first is None else self._history.tree.at(first).node.cache
         mode = self._live.mode if spec == self._live.mode.spec else CacheMode(self._model, spec)
         return SessionState(None, mode, {})
@@ -294,8 +294,8 @@ class StateRestorer:
         """A copy of the state after `step`, forked from the first source that descends from it and still holds the rows
         and logits; None if none does. Sequences in `scheduled` need no logits: the next step computes them."""
         tree = self._history.tree
-        checkpoint = tree.at(step)
-        logits = {i: self._history.logits_at(i, step) for i in checkpoint.states}
+        entry = tree.at(step)
+        logits = {i: self._history.logits_at(i, step) for i in entry.states}
         missing = {
             i: at for i in logits if logits[i] is None and i not in scheduled and (at := tree.computed_by(i, step))
         }
@@ -307,7 +307,7 @@ class StateRestorer:
             holders = {i: self._with_logits_of(among, i, at) for i, at in missing.items()}
             if any(live is None for live in holders.values()):
                 continue
-            state = fork_of(self._model, among, checkpoint, scheduled)
+            state = fork_of(self._model, among, entry, scheduled)
             if state is not None:
                 for seq_id, live in state.sequences.items():
                     holder = holders.get(seq_id)
@@ -432,13 +432,12 @@ COMPUTED_LATER = "its rows are computed when it goes on"
 @dataclass(frozen=True, eq=False)
 class ForkOrigin:
     """Where the rows of a fork come from: sequence `owner` (the forked sequence, or the one that it was itself forked
-    from after `step`), as `state` says it was after `step`. `journal` is that of the path to `step`; None: the live
-    one."""
+    from after `step`), as `state` says it was after `step`. `path` is the one to `step`; None: the live one."""
 
     owner: int
     step: int
     state: SequenceState
-    journal: Journal | None
+    path: TreePath | None
 
 
 @atomic
@@ -475,21 +474,21 @@ def origin_of(session: Session, seq_id: int, step: int) -> ForkOrigin:
     """Where the rows of a fork at a step come from; raises `InputError` where there are none for the present mode."""
     history, live = session.history, session.live
     then = history.tree.at(step).node.cache
-    is_live = history.journal.at(step) is not None
-    journal = history.journal if is_live else history.journal_to(step)
-    state = journal.state(seq_id, step)
+    is_live = history.path.at(step) is not None
+    path = history.path if is_live else history.path_to(step)
+    state = path.state(seq_id, step)
     if state is None and seq_id >= live.next_id:
         live.get(seq_id)
     state = check_can_be_forked(seq_id, step, state, then, live.mode.spec)
-    owner, last = journal.owner(seq_id, step)
-    return ForkOrigin(owner, last, state, None if is_live else journal)
+    owner, last = path.owner(seq_id, step)
+    return ForkOrigin(owner, last, state, None if is_live else path)
 
 
 def with_origin(session: Session, sequence: SequenceState, seq_id: int, origin: ForkOrigin | None) -> SequenceState:
     """The state of a fork with where its rows come from: those of the sequence `seq_id` until then, and from there on
     its own."""
     history, spec, count = session.history, session.live.mode.spec, sequence.num_tokens
-    newest, moves = history.journal.newest, sequence.moves if origin is None else origin.state.moves
+    newest, moves = history.path.newest, sequence.moves if origin is None else origin.state.moves
     if not moves:  # the sequence was added after that step and had no rows
         moves = (Move(newest, 0, spec),)
     if moves[-1].cache != spec:
@@ -498,7 +497,7 @@ def with_origin(session: Session, sequence: SequenceState, seq_id: int, origin: 
     origins = sequence.origins if origin is None else origin.state.origins
     if newest >= 0:
         owner, last = (seq_id, newest) if origin is None else (origin.owner, origin.step)
-        if origin is not None and origin.journal is not None:
+        if origin is not None and origin.path is not None:
             common = history.tree.common_ancestor(newest, origin.step)
             last = -1 if common is None else common
         origins = (Origin(owner, last, newest, len(sequence.token_ids)), *origins)
@@ -532,7 +531,7 @@ def fork_past(session: Session, seq_id: int, origin: ForkOrigin) -> tuple[LiveSe
     if logits is not None or not history.tree.computed_by(origin.owner, origin.step):
         for source in restorer.sources():
             is_live = source.step == history.last_step
-            names = (seq_id, origin.owner) if is_live and origin.journal is None else (origin.owner,)
+            names = (seq_id, origin.owner) if is_live and origin.path is None else (origin.owner,)
             for name in names:
                 if name not in source.sequences or not restorer.descends_from(source, origin.step):
                     continue
@@ -569,7 +568,7 @@ def take_rows(session: Session, child: LiveSequence, then: LiveSequence, origin:
                 f"Rows of sequence {origin.owner} were edited by hand, and this mode computes them anew from the "
                 "tokens: go to that step first, then fork."
             )
-        refill(session.model, session.history, child.sequence, cache, origin.owner, origin.step, origin.journal)
+        refill(session.model, session.history, child.sequence, cache, origin.owner, origin.step, origin.path)
 
 
 def new_child(session: Session, state: SequenceState) -> LiveSequence:

@@ -13,7 +13,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.tree import Journal, Tree
+from engine.history.tree import Tree, TreePath
 from engine.look.canvas import Canvas
 from engine.look.measures import entropy_of
 from engine.look.pictures import (
@@ -82,11 +82,11 @@ class PictureReader:
             if found is None:
                 raise InputError(f"There was no sequence {seq_id} at step {node}: choose one of that step.")
             return found
-        live, journal, phases = self._live.get(seq_id), self._history.journal, self._stepper.phases
+        live, path, phases = self._live.get(seq_id), self._history.path, self._stepper.phases
         half = None if phases is None else phases.half_written(seq_id)  # how far a suspended step has come
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         sequence, held = live.sequence, exact_provenance(self._live.mode, "live cache")
-        state = journal.state(seq_id, node) if node is not None and sequence.moves_since(node) else None
+        state = path.state(seq_id, node) if node is not None and sequence.moves_since(node) else None
         seen = self._live.seen.of(seq_id, live.cache)
         if seen.queries is None:
             seen.queries = Queries(self._model, live.cache, self._history, live)
@@ -98,7 +98,7 @@ class PictureReader:
             kept = self._others.sequence_at(seq_id, node)
             if kept is not None and not kept.source.why_not:
                 return kept
-        return VisibleSequence(source, journal, seen)
+        return VisibleSequence(source, path, seen)
 
     @torch.inference_mode()
     def take(self, request: PictureRequest, node: int | None = None) -> Picture:
@@ -138,7 +138,7 @@ class PictureReader:
     def _row(self, request: RowRequest, source: Source, visible: VisibleSequence, node: int | None) -> Picture:
         """A row as the cache holds it, its norms as it was written, and as it was computed if that was captured for
         every layer that holds it."""
-        steps = visible.journal.steps
+        steps = visible.path.steps
         step = steps[-1] if node is None and steps else node
         norms = self._history.norms_of(request.seq_id, step, request.position)
         picture = replace(row_picture(request, source, self._geometry), written=norms)
@@ -155,32 +155,32 @@ class PictureReader:
         return replace(picture, written_keys=keys, written_values=values)
 
     def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersPicture:
-        attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
-        state = visible.journal.state(request.seq_id, request.step)
+        attention = self._history.attention_at(request.seq_id, request.step, visible.path)
+        state = visible.path.state(request.seq_id, request.step)
         num_attended = state.num_tokens if state is not None else source.num_tokens
         return outliers_picture(request, source, self._geometry, visible.seen, attention, num_attended)
 
     def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         if LENSES[request.lens].reads == "weights":
             return self._newest_query(request, visible)
-        state = visible.journal.state(request.seq_id, request.step)
+        state = visible.path.state(request.seq_id, request.step)
         count = visible.source.num_tokens if state is None else state.num_tokens
         return of_queries(request, visible.source if count == visible.source.num_tokens else visible.source.at(count))
 
     def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         """The attention of the newest query of a step, as it was recorded: it needs no rows."""
         seq_id, step, history, phases = request.seq_id, request.step, self._history, self._stepper.phases
-        journal, half = visible.journal, visible.source.half
+        path, half = visible.path, visible.source.half
         gone = f"The attention of step {step} was not measured, or is no longer kept."
         if phases is not None and half is not None and step == phases.step:
             weights = half.weights.get(request.layer)
             return NewestQuery(
                 weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
             )
-        state, computed_by = journal.state(seq_id, step), journal.computed_by(seq_id, step)
+        state, computed_by = path.state(seq_id, step), path.computed_by(seq_id, step)
         row = (history.attention.get(computed_by) or {}).get(request.layer)
         last = history.last_step if visible.is_live else None
-        newest = computed_by if step == last else None if last is None else journal.computed_by(seq_id, last)
+        newest = computed_by if step == last else None if last is None else path.computed_by(seq_id, last)
         # after a change of the mode the cache may no longer hold the rows that this attention is about
         is_newest = False
         if newest is not None and computed_by == newest:
@@ -199,12 +199,12 @@ class PictureReader:
 
 @dataclass(frozen=True, eq=False)
 class VisibleSequence:
-    """A sequence as pictures can show it: the `source` of its rows, the `journal` of its path, and what was `seen` of
-    them. `has_tables` False: the rows are there but were moved to other pages since, so that the page tables of that
+    """A sequence as pictures can show it: the `source` of its rows, its `path` in the history tree, and what was `seen`
+    of them. `has_tables` False: the rows are there but were moved to other pages since, so that the page tables of that
     step are unknown."""
 
     source: LiveSource | Nothing
-    journal: Journal
+    path: TreePath
     seen: Seen
     has_tables: bool = True
     is_live: bool = True
@@ -218,7 +218,7 @@ class OtherBranches:
     history: History
     restorer: StateRestorer
     kept: KeptStates
-    _path: tuple[Tree, int, Journal] | None = field(default=None, init=False)
+    _path: tuple[Tree, int, TreePath] | None = field(default=None, init=False)
     _counted: tuple[Tree | None, int, SeenSequences] = field(default=(None, -1, SeenSequences()), init=False)
 
     def is_on_other_branch(self, node: int) -> bool:
@@ -229,8 +229,8 @@ class OtherBranches:
 
     def sequence_at(self, seq_id: int, node: int) -> VisibleSequence | None:
         """A sequence as it was at a node of another branch; None if it did not exist there."""
-        checkpoint, journal = self.history.tree.at(node), self._journal(node)
-        there = checkpoint.states.get(seq_id)
+        entry, path = self.history.tree.at(node), self._path_to(node)
+        there = entry.states.get(seq_id)
         if there is None:
             return None
         without_tables: VisibleSequence | None = None
@@ -248,7 +248,7 @@ class OtherBranches:
             seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
             source = LiveSource(live.cache, there.num_tokens, held, moves, kept_by=seen, full=seen.full)
             has_tables = not state.mode.spec.is_paged or all(move.step < node for move in moves)
-            found = VisibleSequence(source, journal, seen, has_tables=has_tables, is_live=False)
+            found = VisibleSequence(source, path, seen, has_tables=has_tables, is_live=False)
             if source.is_known:
                 if found.has_tables:
                     return found
@@ -256,8 +256,8 @@ class OtherBranches:
         if without_tables is not None:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
-        nothing = Nothing(checkpoint.node.cache, there.num_tokens, gone)
-        return VisibleSequence(nothing, journal, Seen(nothing), is_live=False)
+        nothing = Nothing(entry.node.cache, there.num_tokens, gone)
+        return VisibleSequence(nothing, path, Seen(nothing), is_live=False)
 
     @property
     def _seen(self) -> SeenSequences:
@@ -269,10 +269,10 @@ class OtherBranches:
             self._counted = self.history.tree, self.history.next_step, seen
         return seen
 
-    def _journal(self, node: int) -> Journal:
-        """The journal of the path to a node; the last one asked for is remembered, since it never changes."""
+    def _path_to(self, node: int) -> TreePath:
+        """The path to a node; the last one asked for is remembered, since it never changes."""
         if self._path is None or self._path[0] is not self.history.tree or self._path[1] != node:
-            self._path = self.history.tree, node, self.history.journal_to(node)
+            self._path = self.history.tree, node, self.history.path_to(node)
         return self._path[2]
 
 

@@ -181,5 +181,5 @@ class Scheduler:
 
     def preempt(self, victim: LiveSequence) -> None:
         """Free all rows of a sequence; it is prefilled again later."""
-        self._live.preempt(victim, self._history.journal.newest)
+        self._live.preempt(victim, self._history.path.newest)
         self.preempted.append(victim.seq_id)

@@ -436,7 +436,7 @@ class Stepper:
         self._scheduler.preempted.clear()
         if store is not None:
             store.note_step(self._history.next_step)
-            store.evict_outside_path(set(self._history.journal.steps))
+            store.evict_outside_path(set(self._history.path.steps))
 
 
 def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:

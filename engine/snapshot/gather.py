@@ -78,7 +78,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         raise InputError("The rows of that step are not known any more as they were: go to it first, then export.")
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
-    state = sequence if is_now or step is None else session.history.journal.state(command.seq_id, step)
+    state = sequence if is_now or step is None else session.history.path.state(command.seq_id, step)
     stored = ExportChoice(session, session.cache_of(command.seq_id).stored(count), past, command)
     tensors = stored.tensors() | tokens(session, command.seq_id, count, state)
     tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(

@@ -166,9 +166,9 @@ class Engine:
                 problems.append(f"tables of {caches}, sequences {session.live.ids}")
             group.pool.check(group.tables)
         history = session.history
-        if history.journal.steps != list(history.tree.path(history.last_step)):
-            problems.append(f"the path {history.journal.steps} is not {history.tree.path(history.last_step)}")
-        if any(checkpoint.node.step >= history.next_step for checkpoint in history.tree):
+        if history.path.steps != list(history.tree.path(history.last_step)):
+            problems.append(f"the path {history.path.steps} is not {history.tree.path(history.last_step)}")
+        if any(entry.node.step >= history.next_step for entry in history.tree):
             problems.append(f"step {history.next_step} is there before it is done")
         if any(state.step not in history.tree for state in session.kept):
             problems.append("a moment is kept that is not in the tree")

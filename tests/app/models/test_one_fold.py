@@ -51,7 +51,7 @@ def test_every_fold_says_the_same_at_every_node(mode: str) -> None:
 def compared(program: Program) -> int:
     """Compare all nodes of a program; how many."""
     tree, models = program.session.history.tree, Models()
-    saved = SavedSession(nodes=tuple(checkpoint.node for checkpoint in tree), live=program.session.last_step)
+    saved = SavedSession(nodes=tuple(entry.node for entry in tree), live=program.session.last_step)
     states, is_chosen_anew = {}, set[int]()
     for computed in walk(saved.nodes):
         node = computed.node  # where rows come from is known to the engine alone

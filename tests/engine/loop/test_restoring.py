@@ -33,7 +33,7 @@ def test_moments_that_could_not_be_done_once_more_are_told_to_be_gone(driver: Dr
     redone = driver.wait_for(Redone)
     assert redone.why_not_all
     assert driver.wait_for(BranchDeleted).steps == (3, 4)
-    assert [checkpoint.node.step for checkpoint in driver.session.history.tree] == [0, 1, 2]
+    assert [entry.node.step for entry in driver.session.history.tree] == [0, 1, 2]
 
 
 def test_a_change_behind_the_last_step_that_cannot_be_made_is_told(driver: Driver) -> None:

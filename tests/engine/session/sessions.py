@@ -43,8 +43,8 @@ def facts(session: Session) -> dict[str, object]:
         "step": session.last_step,
         "sequences": {live.seq_id: (live.sequence, tuple(live.sequence.token_ids)) for live in session.live},
         "state": [(i.state, i.stop) for i in session.sequences],
-        "journal": len(session.history.journal),
-        "nodes": [checkpoint.node.step for checkpoint in session.history.tree],
+        "path": len(session.history.path),
+        "nodes": [entry.node.step for entry in session.history.tree],
         "changes": tuple(session.history.changes),
         "tables": [len(group.tables) for group in (session.live.mode.store.groups if session.live.mode.store else ())],
         "kept": [state.step for state in session.kept],
@@ -57,7 +57,7 @@ def facts(session: Session) -> dict[str, object]:
 
 def logged(session: Session, log: BoundedLog) -> list[tuple[int, int]]:
     """The steps and sequences of which a log keeps something."""
-    steps = (checkpoint.node.step for checkpoint in session.history.tree)
+    steps = (entry.node.step for entry in session.history.tree)
     return [key for key in product(steps, range(session.live.next_id)) if log.get(key) is not None]
 
 

@@ -106,7 +106,7 @@ def story(other: str) -> Iterator[Command]:
     yield "before the first", lambda session: session.go_to(None)
     yield (
         "to the newest",
-        lambda session: session.go_to(max(checkpoint.node.step for checkpoint in session.history.tree)),
+        lambda session: session.go_to(max(entry.node.step for entry in session.history.tree)),
     )
     yield "delete", lambda session: delete_branch(session, 9)
     yield "forget", lambda session: session.forget_history()

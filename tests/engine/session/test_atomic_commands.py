@@ -59,7 +59,7 @@ def begun(mode: str, command: str) -> Session:
 def all_of(session: Session) -> tuple[object, ...]:
     """All of a session's state but its rows."""
     history, store = session.history, session.live.mode.store
-    journal = history.journal
+    journal = history.path
     pools = [] if store is None else [(group.pool.counts(), owners(group.tables)) for group in store.groups]
     surprisal, kept = [(key, sorted(seq_ids)) for key, _, seq_ids in history.surprisal.owners()], session.kept
     return (

@@ -41,7 +41,7 @@ def test_records_that_are_read_late_are_those_that_are_read_at_once(late_steps: 
     found += late.observer.complete()
     assert not late.observer.num_open
     assert_same_records(expected, found)
-    nodes = [[checkpoint.node.checksums for checkpoint in session.history.tree] for session in (at_once, late)]
+    nodes = [[entry.node.checksums for entry in session.history.tree] for session in (at_once, late)]
     assert nodes[0] == nodes[1]
     assert all(nodes[0])
 

@@ -177,7 +177,7 @@ def test_a_conversation_is_replayed_from_its_nodes(name: str) -> None:
     child = goes_on(session, first, FIRST, "no")
     for _ in range(3):
         session.step()
-    nodes = tuple(checkpoint.node for checkpoint in session.history.tree)
+    nodes = tuple(entry.node for entry in session.history.tree)
     made = [change for node in nodes for change in node.changes]
     kinds = [type(change) for change in made]
     assert kinds[-3:] == [SequenceForked, PromptAppended, SequenceRemoved]
@@ -187,7 +187,7 @@ def test_a_conversation_is_replayed_from_its_nodes(name: str) -> None:
         pass
     assert replay.is_exact, replay.why_not_exact
     assert again.sequence(child).token_ids == session.sequence(child).token_ids
-    assert [checkpoint.node for checkpoint in again.history.tree] == list(nodes)  # roles and texts among it
+    assert [entry.node for entry in again.history.tree] == list(nodes)  # roles and texts among it
     assert again.sequence(child).chat == session.sequence(child).chat
 
 
@@ -197,7 +197,7 @@ def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     child = goes_on(session, first, FIRST, "no")
     for _ in range(3):
         session.step()
-    nodes = tuple(checkpoint.node for checkpoint in session.history.tree)
+    nodes = tuple(entry.node for entry in session.history.tree)
     content = encoded(SavedSession(nodes=nodes, draft_chat=FIRST))
     again = decoded(content, SavedSession)
     assert (again.nodes, again.draft_chat) == (nodes, FIRST)
@@ -231,7 +231,7 @@ def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
     session.refresh(live)
     for one, other in zip(rows, rows_of(session, child, 99), strict=True):
         assert torch.equal(one, other)
-    session.live.preempt(live, session.history.journal.newest)
+    session.live.preempt(live, session.history.path.newest)
     session.step()
     assert session.sequence(child).num_tokens == len(session.sequence(child).token_ids)
 

@@ -93,7 +93,7 @@ def test_after_a_restart_undo_and_redo_find_the_edit_in_the_tree() -> None:
     session = begun("growing")
     make_edit(session, row_edit(session))
     again = Session(model_of("llama"), session.cache)
-    replay = Replay(again, tuple(checkpoint.node for checkpoint in session.history.tree))
+    replay = Replay(again, tuple(entry.node for entry in session.history.tree))
     for _ in replay.steps():
         pass
     replay.finish(4, ())

@@ -159,7 +159,7 @@ def test_a_fork_of_a_fork_goes_back_through_both() -> None:
     second = session.fork(first, 4)
     assert second.num_tokens == PROMPT + 3
     assert [entry.step for entry in session.history.logged_logits(second.child)] == [0, 1, 2, 3, 4]
-    assert session.history.journal.forward_lengths(second.child) == [8, 12, 13, 14, 15]
+    assert session.history.path.forward_lengths(second.child) == [8, 12, 13, 14, 15]
 
 
 def test_forks_that_cannot_be_exact_are_refused_and_change_nothing() -> None:

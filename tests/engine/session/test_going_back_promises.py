@@ -30,7 +30,7 @@ def test_later_moments_are_kept_after_going_back(mode: str) -> None:
     session.force(0, (7, 8, 9))
     other = stepped(session, 3)
     assert other[0] == steps[-1] + 1, "ids of sequences are never reused"
-    assert session.history.journal.steps == [*steps[:4], *other]
+    assert session.history.path.steps == [*steps[:4], *other]
     assert session.go_to(steps[-1]) == "it was kept as it stood"
     assert difference(stands(session), tip) == ""
 
@@ -254,11 +254,11 @@ def test_a_replay_of_the_path_alone_is_what_the_tree_has() -> None:
     session.force(0, (5, 6, 7))
     stepped(session, 2)
     tree = session.history.tree
-    nodes = tuple(tree.at(step).node for step in session.history.journal.steps)
+    nodes = tuple(tree.at(step).node for step in session.history.path.steps)
     assert not any(isinstance(change, EditMade) for node in nodes for change in node.changes)
     fresh = Session(session.model, session.cache)
     replay = Replay(fresh, nodes)
-    assert [node.step for node, *_ in replay.steps()] == session.history.journal.steps
+    assert [node.step for node, *_ in replay.steps()] == session.history.path.steps
     assert replay.is_exact
     assert difference(stands(fresh), stands(session)) == ""
 

@@ -37,7 +37,7 @@ def model() -> LoadedModel:
 def plan(session: Session) -> Redo:
     """What a window knows of a session: every node, the live one, and the changes since."""
     history = session.history
-    return Redo(tuple(checkpoint.node for checkpoint in history.tree), history.last_step, tuple(history.changes))
+    return Redo(tuple(entry.node for entry in history.tree), history.last_step, tuple(history.changes))
 
 
 def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Session:
@@ -84,7 +84,7 @@ def test_all_rows_the_way_back_and_what_follows_are_the_same(model: LoadedModel,
         old.step()
     new = redone(model, plan(old))
     assert_same(old, new)
-    assert len(new.history.journal) == 14
+    assert len(new.history.path) == 14
     assert new.sequence(0).token_ids == old.sequence(0).token_ids
     for step in (9, 4, 0):
         old.go_to(step)
@@ -169,8 +169,8 @@ def test_a_pool_that_was_too_small_preempts_the_same_sequences(model: LoadedMode
     assert [(i.seq_id, i.num_tokens, i.sampled, i.num_preemptions) for i in old.sequences] == [
         (i.seq_id, i.num_tokens, i.sampled, i.num_preemptions) for i in new.sequences
     ]
-    assert [new.history.journal.state(1, step) for step in range(12)] == [
-        old.history.journal.state(1, step) for step in range(12)
+    assert [new.history.path.state(1, step) for step in range(12)] == [
+        old.history.path.state(1, step) for step in range(12)
     ]
 
 

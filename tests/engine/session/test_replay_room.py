@@ -33,6 +33,6 @@ def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture
     assert session.cache_of(child).page_counts().shared == shared - 1, "all but the page that the step writes to"
     tree = session.history.tree
     fresh = Session(session.model, spec)
-    replay = Replay(fresh, tuple(checkpoint.node for checkpoint in tree))
-    assert [node.step for node, *_ in replay.steps()] == [checkpoint.node.step for checkpoint in tree]
+    replay = Replay(fresh, tuple(entry.node for entry in tree))
+    assert [node.step for node, *_ in replay.steps()] == [entry.node.step for entry in tree]
     assert difference(stands(fresh), stands(session)) == ""

@@ -135,7 +135,7 @@ def test_while_tokens_are_forced_no_record_says_that_the_text_ends(monkeypatch: 
         (11, "end of text", end),
     ]
     assert parts[0].stop is None
-    assert [checkpoint.node.work.parts[0].stop for checkpoint in session.history.tree] == [
+    assert [entry.node.work.parts[0].stop for entry in session.history.tree] == [
         None,
         None,
         None,

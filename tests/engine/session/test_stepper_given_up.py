@@ -47,7 +47,7 @@ def crowded() -> Session:
 
 def assert_replays(session: Session) -> None:
     again = Session(session.model, POOL, prefill_chunk=64)
-    replay = Replay(again, tuple(checkpoint.node for checkpoint in session.history.tree))
+    replay = Replay(again, tuple(entry.node for entry in session.history.tree))
     for _ in replay.steps():
         pass
     assert replay.is_exact, replay.why_not_exact

@@ -103,7 +103,7 @@ def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_comparison_shows_it
     compared(comparison)
     request = WallRequest(seq_id, 45, 45, "keys", False, 100, 4)
     comparison.picture(request, "difference")
-    session.live.preempt(session.live.get(seq_id), session.history.journal.newest)
+    session.live.preempt(session.live.get(seq_id), session.history.path.newest)
     session.step()
     assert session.sequence(seq_id).num_tokens == 16
     piece, expected = (

@@ -228,7 +228,7 @@ def test_random_programs(data: st.DataObject) -> None:
         elif action == "remove" and len(alive) > 1:
             session.remove(data.draw(st.sampled_from(alive)))
         elif action == "rewind" and session.last_step:
-            session.go_to(data.draw(st.sampled_from([checkpoint.node.step for checkpoint in session.history.tree])))
+            session.go_to(data.draw(st.sampled_from([entry.node.step for entry in session.history.tree])))
         assert drive(session, 2) < TOLERANCE
         check(session)
 

@@ -42,7 +42,7 @@ def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
         kept = story(2_000, num_forced)
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        assert len(kept.journal) == 2_000
+        assert len(kept.path) == 2_000
         return size
 
     room(1)  # what is allocated once
@@ -51,7 +51,7 @@ def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
 
 
 def test_who_rests_shares_one_mark() -> None:
-    kept = story(50, 10).journal
+    kept = story(50, 10).path
     states = [states for step in range(50) if (states := kept.at(step))]
     assert len({id(state[1]) for state in states}) == 1
     assert [state[0].num_tokens for state in states] == list(range(4, 54))
@@ -60,7 +60,7 @@ def test_who_rests_shares_one_mark() -> None:
 
 def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_STEPS", 16)
-    kept = story(40, 1).journal
+    kept = story(40, 1).path
     assert 16 <= len(kept) < 18
     assert kept.at(kept.steps[0] - 1) is None
     first, last = kept.at(kept.steps[0]), kept.at(39)
@@ -74,7 +74,7 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_STEPS", 4)
     session: Session = started(CacheSpec())
-    first, then = session.history.journal.steps[0], session.logits(0)
+    first, then = session.history.path.steps[0], session.logits(0)
     assert first >= 6
     with pytest.raises(InputError, match=f"steps {first} … 10 are kept"):
         session.go_to(first - 1)
@@ -97,7 +97,7 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
     line = [Origin(parent, 2, 2, 6) for parent in reversed(range(forks))]
     states = {each: replace(state(6, (2, 0)), origins=tuple(line[forks - each :])) for each in (0, forks - 1)}
     add(history, 3, {**states, forks: replace(state(7, (3, forks)), origins=tuple(line))})
-    kept = history.journal
+    kept = history.path
     assert kept.state(forks, 1) == state(5, (1, 0))
     assert kept.computed_by(forks, 1) == (1, 0)
     assert kept.computed_by(forks, 3) == (3, forks)
@@ -107,7 +107,7 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
 
 def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
     history = story(3, 1)
-    kept = history.journal
+    kept = history.path
     state = kept.state(0, 2)
     assert state is not None
     for step in (3, 4):
