@@ -118,7 +118,7 @@ def used_bytes(device: torch.device) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-class Held(NamedTuple):
+class MemoryUse(NamedTuple):
     """Memory in use. `process`: resident bytes of this program. `allocator`: bytes of torch's tensors on GPUs (None: no
     GPU). `peak`: the maximum of `allocator`, or without a GPU of `process`, since the last reset (None: unknown).
     `device`: bytes that all programs use on these GPUs (None: no NVML)."""
@@ -141,10 +141,10 @@ class MemoryMeter:
     def _process(self) -> psutil.Process:
         return psutil.Process()  # on demand, because it reads several files and not every session needs it
 
-    def read(self, *, reset_peak: bool = False) -> Held:
+    def read(self, *, reset_peak: bool = False) -> MemoryUse:
         """The memory in use now; `reset_peak` resets the peak."""
         if not self._gpus:
-            held = _resident(reset_peak) or Held(int(self._process.memory_info().rss))
+            held = _resident(reset_peak) or MemoryUse(int(self._process.memory_info().rss))
             return held._replace(allocator=int(torch.mps.current_allocated_memory())) if _is_mps() else held
         allocator = sum(int(torch.cuda.memory_allocated(gpu)) for gpu in self._gpus)
         peak = sum(int(torch.cuda.max_memory_allocated(gpu)) for gpu in self._gpus)
@@ -153,14 +153,14 @@ class MemoryMeter:
                 torch.cuda.reset_peak_memory_stats(gpu)
         readings = [nvml_bytes(gpu) for gpu in self._gpus] if self._asks_nvml else [None]
         used = sum(total - free for free, total in filter(None, readings)) if all(readings) else None
-        return Held(int(self._process.memory_info().rss), allocator, peak, used)
+        return MemoryUse(int(self._process.memory_info().rss), allocator, peak, used)
 
 
 def _is_mps() -> bool:
     return torch.backends.mps.is_available()
 
 
-def _resident(reset_peak: bool) -> Held | None:
+def _resident(reset_peak: bool) -> MemoryUse | None:
     """The program's resident bytes and their peak, from Linux's /proc, which can also reset the peak; None
     elsewhere."""
     try:
@@ -170,7 +170,7 @@ def _resident(reset_peak: bool) -> Held | None:
             os.pwrite(_opened(CLEAR, os.O_WRONLY), b"5", 0)
     except (OSError, IndexError, ValueError):
         return None
-    return Held(now, peak=peak)
+    return MemoryUse(now, peak=peak)
 
 
 def release_memory(device: torch.device) -> None:

@@ -24,7 +24,7 @@ from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
 from engine.look.pictures import NewestQuery, Seen, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows
-from engine.look.source import NO_POSITION, PARTS, Difference, LiveSource, Rows, Source, gather_rows, row_at, slots_of
+from engine.look.source import NO_POSITION, PARTS, CacheSource, Difference, Rows, Source, gather_rows, row_at, slots_of
 from engine.model.loader import LoadedModel
 from engine.session.sampler import choose
 from engine.session.session import Session
@@ -312,7 +312,7 @@ class LiveRun:
         is_lossy, moves = not spec.is_exact, self._until is None
         return ComparedSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, moves, edited_from)
 
-    def source(self, num_tokens: int) -> LiveSource:
+    def source(self, num_tokens: int) -> CacheSource:
         return self.session.rows_at(self.seq_id, min(num_tokens, self.num_tokens))
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:

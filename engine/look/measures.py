@@ -231,7 +231,7 @@ def norms_before(stats: Iterable[RowStats]) -> Norms | None:
     return np.concatenate(found[::-1], -1)[..., -MOST_ROWS:] if found else None
 
 
-def with_rows(before: Norms | None, stats: RowStats) -> Norms:
+def norms_after(before: Norms | None, stats: RowStats) -> Norms:
     """The norms of the last `MOST_ROWS` rows, after adding those of a step."""
     new = norms_of(stats)
     if before is None or before.shape[:2] != new.shape[:2]:
@@ -347,7 +347,7 @@ def is_wasteful(storage: torch.UntypedStorage, sizes: Mapping[int, int]) -> bool
 # ---- evicted rows ---------------------------------------------------------------------------------------------------
 
 
-MEASURED = ("positions", "scores", "quantiles", "on_merit")
+EVICTION_MEASURES = ("positions", "scores", "quantiles", "on_merit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,7 +372,7 @@ class EvictedInStep:
         return {
             f"{group}.{name}": tensor
             for group, rows in enumerate(self._alike)
-            for name, tensor in zip(MEASURED, measured(list(rows.values())), strict=True)
+            for name, tensor in zip(EVICTION_MEASURES, measured_evictions(list(rows.values())), strict=True)
         }
 
     def evictions(self, arrays: Arrays) -> tuple[Eviction, ...]:
@@ -381,14 +381,14 @@ class EvictedInStep:
             place: (each,) for place, each in enumerate(self.evicted) if isinstance(each, Eviction)
         }
         for group, rows in enumerate(self._alike):
-            numbers = zip(*(arrays[f"{group}.{name}"] for name in MEASURED), strict=True)
+            numbers = zip(*(arrays[f"{group}.{name}"] for name in EVICTION_MEASURES), strict=True)
             found |= {
                 place: layer_evictions(each, *own) for (place, each), own in zip(rows.items(), numbers, strict=True)
             }
         return tuple(eviction for place in sorted(found) for eviction in found[place])
 
 
-def measured(rows: Sequence[EvictedRows]) -> tuple[torch.Tensor, ...]:
+def measured_evictions(rows: Sequence[EvictedRows]) -> tuple[torch.Tensor, ...]:
     """For N layers: positions `[N, H_kv, E]` of the evicted rows, their scores, quantiles `[N, H_kv, Q]` (ascending) of
     the scores of the unprotected rows kept, and how many of these there are in each head, `[N]`. Q is at most
     `NUM_QUANTILES`; where there are fewer such rows, the last columns mean nothing."""
@@ -445,7 +445,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class PackedMeasures:
     """The measurements of B sequences in one forward: `packed` bytes `[B, bytes]`, and log-probabilities `[B, V]`; or
     of one of them, without that axis."""
 
@@ -453,19 +453,19 @@ class Measured:
     packed: torch.Tensor
     logprobs: torch.Tensor
 
-    def clone(self) -> Measured:
+    def clone(self) -> PackedMeasures:
         """A copy, which the next forward does not overwrite."""
-        return Measured(self.layout, self.packed.clone(), self.logprobs.clone())
+        return PackedMeasures(self.layout, self.packed.clone(), self.logprobs.clone())
 
-    def of_each(self) -> list[Measured]:
-        return [Measured(self.layout, *pair) for pair in zip(self.packed, self.logprobs, strict=True)]
+    def of_each(self) -> list[PackedMeasures]:
+        return [PackedMeasures(self.layout, *pair) for pair in zip(self.packed, self.logprobs, strict=True)]
 
     def tensor(self, name: str) -> torch.Tensor:
         """One of the measured tensors, as a view."""
         place = next(place for place in self.layout.packing.places if place.name == name)
         return self.layout.packing.view(place, self.packed)
 
-    def agrees(self, other: Measured) -> bool:
+    def agrees(self, other: PackedMeasures) -> bool:
         """Whether two measurements of the same step are equal but for rounding. The host waits for the answer."""
         for place in self.layout.packing.places:
             mine, others = (self.layout.packing.view(place, each.packed) for each in (self, other))
@@ -493,7 +493,7 @@ def measured_step(
     rows: Mapping[int, Pair],
     weights: torch.Tensor | None,
     positions: torch.Tensor,
-) -> Measured:
+) -> PackedMeasures:
     """Measure a step of B sequences at `positions` `[B, 1]`: logits `[B, V]`, new rows `[B, H_kv, 1, D]` by layer, and,
     if wanted, the newest row of attention `[L, B, H, S]`, zero after the position."""
     logprobs = torch.log_softmax(logits.float(), -1)
@@ -506,7 +506,7 @@ def measured_step(
     packing = Packing.of({name: tensor[0] for name, tensor in tensors.items()})
     packed = torch.empty(len(logits), packing.num_bytes, dtype=torch.uint8, device=logits.device)
     packing.pack(tensors, packed)
-    return Measured(PackedLayout(packing, new_rows), packed, logprobs)
+    return PackedMeasures(PackedLayout(packing, new_rows), packed, logprobs)
 
 
 def masses(weights: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """A source: one sequence at one step, from which pictures are made, whatever holds its rows.
 
-There are four kinds: `LiveSource` (a cache, now or at an earlier step of any branch), `FileSource` (an opened snapshot,
-in `engine.opened`), `Difference` (of two sources) and `Nothing` (the rows of that step are not kept).
+There are four kinds: `CacheSource` (a cache, now or at an earlier step of any branch), `FileSource` (an opened
+snapshot, in `engine.opened`), `Difference` (of two sources) and `Nothing` (the rows of that step are not kept).
 """
 
 from __future__ import annotations
@@ -280,19 +280,20 @@ def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -
 
 
 @dataclass(frozen=True, eq=False)
-class LiveSource(Source):
+class CacheSource(Source):
     """A sequence of a session when it had `num_tokens` tokens, read from its `cache`.
 
-    `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
-    rows as far as they are exact. `is_past`: some of the moves came after the step that is meant, even if the
-    sequence had as many tokens then as now. `is_as_now`: the rows as they are held now are meant, up to `num_tokens`.
-    `kept_by`: another object once rows that were there before may have other numbers. `full`: what layers held when
-    they held all rows, which tells the form of those that come.
+    `moves`: the changes of all its rows at once, which rows of an earlier step do not survive. `provenance_now` is the
+    provenance of its present rows as far as they are exact. `is_past`: some of the moves came after the step that is
+    meant, even if the sequence had as many tokens then as now. `is_as_now`: the rows as they are held now are meant, up
+    to `num_tokens`. `kept_by` has what was counted and drawn of these rows (`Seen`): another object once rows that were
+    there before may have other numbers. `turned` finds how the model turns keys; None: that is not looked for. `full`:
+    what layers held when they held all rows, which tells the form of those that come.
     """
 
     cache: SequenceCache
     num_tokens: int
-    live_provenance: Provenance
+    provenance_now: Provenance
     moves: tuple[Move, ...] = ()
     half: HalfWritten | None = None
     is_past: bool = False
@@ -336,7 +337,7 @@ class LiveSource(Source):
         """The provenance of all rows together."""
         return provenance_of(self, range(len(self.cache.layers)))
 
-    def at(self, num_tokens: int) -> LiveSource:
+    def at(self, num_tokens: int) -> CacheSource:
         half = self.half if self.half is not None and num_tokens > self.half.had else None
         return replace(self, num_tokens=num_tokens, half=half)
 
@@ -364,7 +365,7 @@ class LiveSource(Source):
         if not self.is_known:
             return "as stored now"
         is_restored = self.num_tokens < self.cache.num_tokens and not self.spec.retention.keeps_all
-        return "recorded" if is_restored else self.live_provenance
+        return "recorded" if is_restored else self.provenance_now
 
     def exact_from(self, layer: int, part: Part) -> int:
         if part not in self._exact_from:
@@ -449,7 +450,7 @@ class LiveSource(Source):
     def changes(self, num_tokens: int) -> list[RowDelta] | None:
         return self.cache.changes_since(num_tokens, self.num_tokens) if self.is_known else None
 
-    def before(self, num_tokens: int) -> LiveSource | None:
+    def before(self, num_tokens: int) -> CacheSource | None:
         moves = tuple(move for move in self.moves if move.had > num_tokens)
         found = replace(self, num_tokens=num_tokens, moves=moves)
         return found if found.is_known else None
@@ -491,7 +492,7 @@ def of_latest(source: Source, count: int) -> Source:
     """A source of which only the latest `count` queries are known; the same source where it is 0."""
     if count and isinstance(source, Difference):
         return Difference(of_latest(source.a, count), of_latest(source.b, count))
-    if not count or not isinstance(source, LiveSource) or source.queries is None:
+    if not count or not isinstance(source, CacheSource) or source.queries is None:
         return source
     return replace(source, queries=source.queries.latest(count))
 

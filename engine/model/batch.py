@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from engine.cache.attention_probe import Probe
-from engine.look.measures import Measured, Wanted
+from engine.look.measures import PackedMeasures, Wanted
 
 if TYPE_CHECKING:
     from engine.model.runners.decoder import DeferredOutputs
@@ -85,7 +85,7 @@ class Result(NamedTuple):
 
     logits: torch.Tensor
     runners: tuple[str, ...]
-    measured: Measured | None = None
+    measured: PackedMeasures | None = None
     compile_s: float = 0.0
 
 

@@ -12,7 +12,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
-from engine.device import Held, to_device
+from engine.device import MemoryUse, to_device
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import SequenceState
@@ -117,7 +117,7 @@ class ModeDriver(Driver):
         """The bytes that the cache holds now."""
         info = self.model.info
         formula = CacheFormula(self.cache.spec, info.geometry, info.dtype)
-        return cache_bytes(info, formula, [self.cache], self._mode.store, 0, Held(0))
+        return cache_bytes(info, formula, [self.cache], self._mode.store, 0, MemoryUse(0))
 
 
 def recompute(

@@ -19,7 +19,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.device import DeviceTime, device_now, to_device
 from engine.history.history import LateSurprisal
 from engine.look.candidates import Sample
-from engine.look.measures import Measured, Wanted, nan_where_evicted, spread
+from engine.look.measures import PackedMeasures, Wanted, nan_where_evicted, spread
 from engine.look.source import HalfWritten
 from engine.model.batch import Batch, LayerCallback, Result, Surprisal
 from engine.model.loader import LoadedModel
@@ -59,7 +59,7 @@ class Forward:
     surprisal: Surprisal | None
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
-    strip: Measured | None = None  # what was measured within the forward
+    packed: PackedMeasures | None = None  # what was measured within the forward
     num_together: int = 1  # sequences in the same forward, whose weights are views of the same tensors
     is_borrowed: bool = False  # the next forward overwrites `weights`: copy what is kept
 
@@ -152,10 +152,10 @@ class Forwards:
         if probe is not None and self._captured.attention_rows:
             is_apart, weights = weights_of_all(work, probe)
         num_together, is_borrowed = (1, probe is not None and probe.is_borrowed) if is_apart else (len(work), False)
-        strips = [None] * len(work) if result.measured is None else result.measured.of_each()
+        packed = [None] * len(work) if result.measured is None else result.measured.of_each()
         surprisal, runners = computed.batch.surprisal, result.runners
         forwards = [
-            Forward(each, result.logits[n], runners, surprisal, weights[n], probe, strips[n], num_together, is_borrowed)
+            Forward(each, result.logits[n], runners, surprisal, weights[n], probe, packed[n], num_together, is_borrowed)
             for n, each in enumerate(work)
         ]
         clock.lap("observe")

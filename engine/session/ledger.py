@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.cache.contract import HeldBytes
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
-from engine.device import Held, MemoryMeter
+from engine.device import MemoryMeter, MemoryUse
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import History
 from engine.model.loader import LoadedModel
@@ -46,7 +46,7 @@ class Ledger:
         """The bytes that the next steps need at least."""
         return growth_bytes(self._info, self._live.mode.spec, list(self._live))
 
-    def _counted(self, held: Held) -> CacheBytes:
+    def _counted(self, held: MemoryUse) -> CacheBytes:
         caches, kept = self._live.caches, self._kept.row_bytes
         lost = sum(cache.lost_bytes for cache in caches)
         looking = self._history.num_bytes + self._reruns.num_bytes + lost + kept
@@ -64,7 +64,7 @@ def cache_bytes(
     caches: list[SequenceCache],
     store: PageStore | None,
     looking: int,
-    held_now: Held,
+    held_now: MemoryUse,
     kept: int = 0,
 ) -> CacheBytes:
     """The bytes of all layers, each summed over the sequences. Rows of a recomputing layout count as held for looking,
@@ -82,7 +82,7 @@ def cache_bytes(
         held = held_by_layer[index] if index < len(held_by_layer) else ()  # the last layers may keep no rows of theirs
         key = kind, held
         if key not in known:
-            terms, stored, reserved, gaps = counted(formula, layer, held, fills, caches, store)
+            terms, stored, reserved, gaps = sums_of_layer(formula, layer, held, fills, caches, store)
             looks = sum(one.scores + (one.reserved if formula.spec.recomputes else 0) for one in held)
             known[key] = terms, (bytes_of(terms), stored, reserved, gaps), looks
         terms, numbers, looks = known[key]
@@ -110,7 +110,7 @@ def exact_bytes(formula: CacheFormula, layer: LayerGeometry, fills: list[Fill], 
     return bytes_of(terms)
 
 
-def counted(
+def sums_of_layer(
     formula: CacheFormula,
     layer: LayerGeometry,
     held: Sequence[HeldBytes],

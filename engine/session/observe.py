@@ -27,9 +27,9 @@ from engine.look.measures import (
     keepable_rows,
     nan_where_evicted,
     norm_ratio,
+    norms_after,
     norms_before,
     row_checksums,
-    with_rows,
     wrapped,
 )
 from engine.look.transfer import Arrays, ObservationRing, Packing, PendingCopy
@@ -38,15 +38,15 @@ from engine.session.forward import Captured, Forward, StepClock
 from engine.spec.model import CaptureLevel
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StepRecord, StopReason
 
-STRIP = "strip"  # the name of the tensor that the forward itself measured, among those measured after it
+PACKED = "packed"  # the name of what the forward itself measured, among what is measured after it
 PLACES = 1 << 32  # more than a sequence has positions: separates the sequences of a step in checksums
 
 
 @dataclass(frozen=True, eq=False)
-class ObservedStep:
+class SequenceMeasures:
     """What was measured of one sequence's forward and is still on the device: `tensors` by name. `new_rows` and
-    `layers` say which rows and layers they are about, `strip` how the tensor of that name is laid out. The newest
-    query's `attention` `[H, S]` by layer stays on the device; NaN where no row is held."""
+    `layers` say which rows and layers they are about, `packing` how what the forward itself measured is laid out. The
+    newest query's `attention` `[H, S]` by layer stays on the device; NaN where no row is held."""
 
     first_position: int
     num_tokens: int
@@ -55,7 +55,7 @@ class ObservedStep:
     layers: tuple[int, ...] = ()
     attention: dict[int, torch.Tensor] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)  # known already
-    strip: Packing | None = None  # of what was measured within the forward
+    packing: Packing | None = None  # of what was measured within the forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,21 +72,23 @@ class Observation:
     rows: dict[int, Pair] = field(default_factory=dict)
 
 
-def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured) -> list[ObservedStep]:
+def measure(
+    forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured
+) -> list[SequenceMeasures]:
     """Measure the forwards of a step, before their rows are quantised or evicted; the host reads nothing. The new rows
     of all sequences are measured together where they have the same shapes."""
     places = [(forward.work.live.sequence.num_tokens, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
-        return [ObservedStep(*place) for place in places]
-    samples, strips = [choice for choice in choices if choice is not None], [each.strip for each in forwards]
-    known = [strip for strip in strips if strip is not None]
-    if len(known) < len(strips):  # some forwards did not measure themselves: all are measured here
+        return [SequenceMeasures(*place) for place in places]
+    samples, packed = [choice for choice in choices if choice is not None], [each.packed for each in forwards]
+    known = [each for each in packed if each is not None]
+    if len(known) < len(packed):  # some forwards did not measure themselves: all are measured here
         known, candidates = [], iter(candidate_measures(samples))
         rows = measured_rows_of(forwards, captured)
     else:
-        ids = [strip.tensor(IDS) for strip, choice in zip(known, choices, strict=True) if choice is not None]
+        ids = [each.tensor(IDS) for each, choice in zip(known, choices, strict=True) if choice is not None]
         candidates = iter(chosen_measures(samples, ids))
-        rows = [(strip.layout.new_rows, {STRIP: strip.packed}) for strip in known]
+        rows = [(each.layout.new_rows, {PACKED: each.packed}) for each in known]
     measured = []
     for n, (forward, choice, place, (new_rows, tensors)) in enumerate(
         zip(forwards, choices, places, rows, strict=True)
@@ -101,7 +103,7 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
             {i: nan_where_evicted(row, scattered.get(i)) for i, row in weights.items()} if scattered else weights
         )
         packing = known[n].layout.packing if known else None
-        measured.append(ObservedStep(*place, tensors, new_rows, tuple(weights), attention, strip=packing))
+        measured.append(SequenceMeasures(*place, tensors, new_rows, tuple(weights), attention, packing=packing))
     return measured
 
 
@@ -121,11 +123,11 @@ def measured_rows_of(
     return [(new, new.measure(rows, with_rows=captured.new_rows) if new is not None else {}) for new, rows in found]
 
 
-def measure_checksums(forward: Forward) -> ObservedStep:
+def measure_checksums(forward: Forward) -> SequenceMeasures:
     """Only the checksums of the new rows: for a step in a scratch session, whose record reaches no client."""
     first = forward.work.live.sequence.num_tokens
     rows = forward.work.live.cache.all_newest_rows(first)
-    return ObservedStep(first, forward.work.num_tokens, checksums=row_checksums(rows))
+    return SequenceMeasures(first, forward.work.num_tokens, checksums=row_checksums(rows))
 
 
 def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
@@ -138,11 +140,13 @@ def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
     return {}
 
 
-def observation_of(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
+def observation_of(
+    measured: SequenceMeasures, arrays: Arrays, choice: Sample | None, text_of: TokenTexts
+) -> Observation:
     """What was measured of one sequence, from its `arrays`, which have left the device; `choice` is the sample that was
     measured."""
-    if measured.strip is not None:
-        arrays = arrays | measured.strip.unpack(arrays[STRIP])
+    if measured.packing is not None:
+        arrays = arrays | measured.packing.unpack(arrays[PACKED])
     stats: RowStats | None = None
     non_finite: tuple[NonFinite, ...] = ()
     checksums, rows = measured.checksums, dict[int, Pair]()
@@ -159,7 +163,7 @@ def observation_of(measured: ObservedStep, arrays: Arrays, choice: Sample | None
     return Observation(stats, summary, surprisal, non_finite, checksums, following, rows)
 
 
-def packed_together(parts: Sequence[ObservedStep]) -> dict[str, torch.Tensor]:
+def packed_together(parts: Sequence[SequenceMeasures]) -> dict[str, torch.Tensor]:
     """The tensors of all sequences of a step, each name prefixed with the index of its sequence."""
     return {name: tensor for n, part in enumerate(parts) for name, tensor in prefixed(part.tensors, str(n)).items()}
 
@@ -237,7 +241,7 @@ class PendingMeasures:
     """What was measured of the sequences of one step and of the rows that it evicted; `sent` once it is being copied
     from the device."""
 
-    parts: list[ObservedStep]
+    parts: list[SequenceMeasures]
     choices: list[Sample | None]
     level: CaptureLevel
     evicted: EvictedInStep = field(default_factory=EvictedInStep)
@@ -355,7 +359,7 @@ class Observer:
                 if at is None or at != by:
                     before = norms_before(stats for _, stats in self._history.norms_back(seq_id, parent))
                 part = replace(part, norm_ratio=norm_ratio(rows, before))
-                self._norms[seq_id] = (record.step, seq_id), with_rows(before, rows)
+                self._norms[seq_id] = (record.step, seq_id), norms_after(before, rows)
             parts.append(part)
         return replace(record, sequences=tuple(parts))
 

@@ -28,7 +28,7 @@ from engine.look.pictures import (
     picture_of,
     row_picture,
 )
-from engine.look.source import LiveSource, Nothing, Rows, Source
+from engine.look.source import CacheSource, Nothing, Rows, Source
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
 from engine.session.going_back import StateRestorer
@@ -66,10 +66,10 @@ class PictureReader:
         self._history, self._stepper = history, stepper
         self._others = others
 
-    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
+    def rows_at(self, seq_id: int, num_tokens: int) -> CacheSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
         source = self.visible(seq_id).source
-        assert isinstance(source, LiveSource)
+        assert isinstance(source, CacheSource)
         return source.at(num_tokens)
 
     def visible(self, seq_id: int, node: int | None = None) -> VisibleSequence:
@@ -90,7 +90,7 @@ class PictureReader:
         seen = self._live.seen.of(seq_id, live.cache)
         if seen.queries is None:
             seen.queries = Queries(self._model, live.cache, self._history, live)
-        source = LiveSource(
+        source = CacheSource(
             live.cache, num_tokens, held, sequence.moves, half, is_past=state is not None, kept_by=seen,
             queries=seen.queries, turned=lambda: self._model.rotation, full=seen.full,
         )  # fmt: skip
@@ -203,7 +203,7 @@ class VisibleSequence:
     of them. `has_tables` False: the rows are there but were moved to other pages since, so that the page tables of that
     step are unknown."""
 
-    source: LiveSource | Nothing
+    source: CacheSource | Nothing
     path: TreePath
     seen: Seen
     has_tables: bool = True
@@ -246,7 +246,7 @@ class OtherBranches:
             moves = live.sequence.moves
             moves = tuple(move for move in moves if move.step >= node or move.had < there.num_tokens)
             seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
-            source = LiveSource(live.cache, there.num_tokens, held, moves, kept_by=seen, full=seen.full)
+            source = CacheSource(live.cache, there.num_tokens, held, moves, kept_by=seen, full=seen.full)
             has_tables = not state.mode.spec.is_paged or all(move.step < node for move in moves)
             found = VisibleSequence(source, path, seen, has_tables=has_tables, is_live=False)
             if source.is_known:
@@ -288,7 +288,7 @@ TILE_NUMBERS = 1 << 22  # weights of one layer in a tile
 
 
 @dataclass(eq=False)
-class Measured:
+class QueryMeasures:
     """What was measured of the queries from `first` on: by layer their entropies `[H, Q]`, and the sums `[H, S]` of
     their weights."""
 
@@ -328,7 +328,7 @@ class Queries:
         self._model, self._cache, self._history, self._live = model, cache, history, live
         self._latest = 0  # how many queries alone are asked for; 0: as many as pictures are made of
         self._narrowed: Queries | None = None  # the same with the latest ones alone, as it was asked for last
-        self._known: Measured | None = None
+        self._known: QueryMeasures | None = None
         self._map: tuple[tuple[int, int], int, torch.Tensor] | None = None  # of a layer and head, from a query on
 
     def latest(self, count: int) -> Queries:
@@ -387,7 +387,7 @@ class Queries:
         is_sum = name == "attention-received"
         is_joined = known is not None and known.first <= first <= known.stop
         if known is None or not is_joined or (is_sum and known.stop > num_tokens) or self._is_left(known, first):
-            known = self._known = Measured(first, first)
+            known = self._known = QueryMeasures(first, first)
         elif self._latest and known.first < first:
             for start, weights in self.weights(range(known.first, first)):
                 known.drop(weights, start + 1)
@@ -403,7 +403,7 @@ class Queries:
             else Rows(found[:, : num_tokens - known.first, None], known.first)
         )
 
-    def _is_left(self, known: Measured, first: int) -> bool:
+    def _is_left(self, known: QueryMeasures, first: int) -> bool:
         """Whether the sums are to be made anew: queries that are wanted no more cannot be taken out as they were
         recorded, or so many were taken out that rounding would show. Where no number was asked for, all stay in."""
         if not self._latest or known.first >= first:

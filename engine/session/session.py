@@ -12,7 +12,7 @@ from msgspec import structs
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.history.state import Move, SequenceState
-from engine.look.source import LiveSource
+from engine.look.source import CacheSource
 from engine.look.transfer import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
@@ -199,7 +199,7 @@ class Session:
         `engine.look.pictures`."""
         return self.pictures.take(request, node)
 
-    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
+    def rows_at(self, seq_id: int, num_tokens: int) -> CacheSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
         return self.pictures.rows_at(seq_id, num_tokens)
 

@@ -395,7 +395,7 @@ class Stepper:
         ruled = self._model.apply_generation_rules(
             forward.logits, computed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
         )
-        logprobs = None if forward.strip is None else forward.strip.logprobs
+        logprobs = None if forward.packed is None else forward.packed.logprobs
         return sample(forward.logits, sequence.sampling, position, ruled, logprobs)
 
     def _compress(self, forward: Forward) -> tuple[Evicted, ...]:

@@ -20,7 +20,7 @@ from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import LayerCount
-from engine.look.source import LiveSource, chosen, provenance_of
+from engine.look.source import CacheSource, chosen, provenance_of
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.convert import unrecorded_nodes
 from engine.snapshot.format import (
@@ -119,7 +119,7 @@ class ExportChoice:
     """The chosen layers and heads of a cache, in the chosen form. `why_not` says why decoding cannot continue from
     them; empty if it can."""
 
-    def __init__(self, session: Session, cache: StoredCache, past: LiveSource, command: Export) -> None:
+    def __init__(self, session: Session, cache: StoredCache, past: CacheSource, command: Export) -> None:
         model = session.model
         self._blocks = session.seen.of(command.seq_id, past.cache).blocks
         self.cache, self._past, self._model, self._is_stored = cache, past, model, command.form == "stored"

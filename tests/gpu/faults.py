@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.cache.layers.layer import GrowingLayer
-from engine.look.measures import Measured
+from engine.look.measures import PackedMeasures
 from engine.model.batch import Result
 from engine.session.stepper import LaunchedAhead
 
@@ -35,5 +35,5 @@ def of_other_logits(found: Result | None) -> Result | None:
     return found and found._replace(logits=1.1 * found.logits)
 
 
-def of_other_bytes(measured: Measured) -> Measured:
+def of_other_bytes(measured: PackedMeasures) -> PackedMeasures:
     return replace(measured, packed=torch.zeros_like(measured.packed))

@@ -18,7 +18,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.layer import GrowingLayer
 from engine.device import HostNumber, HostTime
 from engine.look.candidates import likely_tokens
-from engine.look.measures import ROUNDING, Measured, NewRows, attention_measures
+from engine.look.measures import ROUNDING, NewRows, PackedMeasures, attention_measures
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import SMALLEST_BUCKET, Launches, bucket_of
 from engine.model.runners.pages import PageReader
@@ -197,10 +197,10 @@ def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growin
 
 @pytest.mark.parametrize(("dtype", "cache"), cases(product(DTYPES[:1], CACHES), OTHERS))
 def test_what_a_recorded_step_measures_is_what_is_there(dtype: str, cache: str) -> None:
-    check_strip(model_of(dtype), cache)
+    check_packed_measures(model_of(dtype), cache)
 
 
-def check_strip(model: LoadedModel, cache: str) -> None:
+def check_packed_measures(model: LoadedModel, cache: str) -> None:
     """At every capture level and across the limit of a bucket."""
     runners = model.runners
     skip_unless_possible(runners.why_not("graph"))
@@ -392,10 +392,10 @@ FAULTS: dict[str, tuple[Any, str, Any, Any]] = {
     "read late": (LaunchedAhead, "of", faults.of_other_tokens, lambda: check_late(new_model("float32"), "growing")),
     "drawn": (sampler, "numbers", faults.changed(sampler.numbers, lambda numbers: numbers ^ 1), check_draws),
     "within": (
-        Measured,
+        PackedMeasures,
         "clone",
-        faults.changed(Measured.clone, faults.of_other_bytes),
-        lambda: check_strip(new_model("float32"), "growing"),
+        faults.changed(PackedMeasures.clone, faults.of_other_bytes),
+        lambda: check_packed_measures(new_model("float32"), "growing"),
     ),
     "times": (
         HostTime,

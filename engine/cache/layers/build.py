@@ -13,7 +13,7 @@ from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
 from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
-from engine.cache.layers.handles import CountedStaticLayer, counted, handle_of, is_pageable
+from engine.cache.layers.handles import CountedStaticLayer, as_counted, handle_of, is_pageable
 from engine.cache.layers.layer import GrowingLayer, LayerBuffers, LayerHandle
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry
@@ -27,7 +27,7 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
         kind = CompiledStaticCache if spec.row.is_compiled else StaticCache
         cache = kind(config=config, max_cache_len=capacity, offloading=spec.row.needs_cuda)
         if not spec.row.needs_cuda:  # offloaded rows move between devices, so a recorded step could not find them
-            cache.layers = list(map(counted, cache.layers))
+            cache.layers = list(map(as_counted, cache.layers))
         return cache
     if spec.quantizer is not None:
         return quantized_cache(spec.quantizer, config)

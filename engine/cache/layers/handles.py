@@ -202,7 +202,7 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
         self.num_rows, self.is_device_stale = 0, False
 
 
-def counted(layer: Any) -> Any:
+def as_counted(layer: Any) -> Any:
     """An empty static layer as a `CountedStaticLayer`; any other layer unchanged."""
     return CountedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer else layer
 

@@ -17,7 +17,7 @@ from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.device import free_bytes, to_device
 from engine.errors import Memory, first_line, is_of_device, is_out_of_memory, needed_and_free, remedies
-from engine.look.measures import Measured, PackedLayout, Wanted, measured_step
+from engine.look.measures import PackedLayout, PackedMeasures, Wanted, measured_step
 from engine.model.attention import Attend, explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
 from engine.model.runners.compiler import Compiler, Compiling
@@ -34,13 +34,13 @@ WARM_UPS = 2  # runs before recording, for allocations and kernel choices that h
 
 class CudaGraphRecorder:
     """Records all kernels of a step as one CUDA graph. As of every recorder, `name` is the runner that uses it, `doing`
-    the word shown while it records, and `takes_strip` whether measurements of a step can be recorded with it.
+    the word shown while it records, and `takes_measures` whether measurements of a step can be recorded with it.
 
     What the kernels read and write must stay at its address. All recordings share one memory pool, so the replay of one
     may overwrite the outputs of another. torch frees a pool with its last recording.
     """
 
-    name, doing, takes_strip = "graph", "Recording", True
+    name, doing, takes_measures = "graph", "Recording", True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device  # of the model, which need not be the current one
@@ -92,7 +92,7 @@ class RerunRecorder:
     again into the same outputs. Stale addresses, numbers recorded as constants, and outputs overwritten by another
     recording give wrong results here too."""
 
-    name, doing, takes_strip = "graph", "Recording", True
+    name, doing, takes_measures = "graph", "Recording", True
 
     def __init__(self) -> None:
         self._recorded: list[list[ref[torch.Tensor]]] = []  # the outputs of every recording
@@ -116,7 +116,7 @@ class CompileRecorder:
     a kernel, numbers are not rounded as they are when stored, so measurements are computed after the step from its
     outputs."""
 
-    name, doing, takes_strip = "compile", "Compiling", False
+    name, doing, takes_measures = "compile", "Compiling", False
 
     def __init__(self, compiling: Compiling) -> None:
         self._compiling = compiling
@@ -235,9 +235,9 @@ class Launch:
         return dict(zip(self._layers, self._outputs[1], strict=True)) if self._shows else {}
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> PackedMeasures | None:
         """What was measured of the step; the next replay overwrites it."""
-        return None if self._layout is None else Measured(self._layout, *self._outputs[-2:])
+        return None if self._layout is None else PackedMeasures(self._layout, *self._outputs[-2:])
 
     def _measures_correctly(self) -> bool:
         """Whether the latest replay's measurements are those of its outputs and of the rows that the cache holds
@@ -331,7 +331,7 @@ class Launches:
         is_whole = rows.capacity is not None and self._recorder.name == "compile"
         bucket = rows.capacity if is_whole and rows.capacity else bucket_of(max(had) + 1, rows.capacity)
         numbers, kernel = (decoder.addresses, decoder.dtype, ids.device), batch.pages.kernel if batch.pages else None
-        wanted = batch.wanted if self._recorder.takes_strip else None
+        wanted = batch.wanted if self._recorder.takes_measures else None
         key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel, wanted)
         if key in self.too_large_text:
             return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.look.measures import MOST_ROWS, norm_ratio, with_rows
+from engine.look.measures import MOST_ROWS, norm_ratio, norms_after
 
 
 def stats(*norms: float) -> Any:
@@ -17,11 +17,11 @@ def stats(*norms: float) -> Any:
 
 
 def test_the_median_is_of_the_rows_before_alone() -> None:
-    before = with_rows(None, stats(*[1.0] * 10))
+    before = norms_after(None, stats(*[1.0] * 10))
     assert norm_ratio(stats(*[10.0] * 16), before) == 10.0
 
 
 def test_as_many_rows_are_remembered_as_a_median_needs() -> None:
-    first = with_rows(None, stats(*range(100)))
+    first = norms_after(None, stats(*range(100)))
     assert first.shape == (1, 2, MOST_ROWS)
-    assert with_rows(first, stats(7.0))[0, 0].tolist() == [*range(37, 100), 7.0]
+    assert norms_after(first, stats(7.0))[0, 0].tolist() == [*range(37, 100), 7.0]

@@ -30,7 +30,7 @@ DRAWN, NO_END = SamplingParams(0.8, seed=3), LogitBias(banned=(2,))
 class Behind(RerunRecorder):
     """A recorder of forwards alone."""
 
-    takes_strip = False
+    takes_measures = False
 
 
 def session_of(
