@@ -538,7 +538,8 @@ class AttentionView(MapView[AttentionState]):
         if weight != weight and cell.is_gone:
             self.readout.setText(f"{place}   {self._fate(picture, cell)}")
             return
-        shown = f"{exact(weight)}  ({percent(weight)})" if is_weights(picture) else exact(weight)
+        unit = LENSES[picture.request.lens].unit
+        shown = f"{exact(weight)}  ({percent(weight)})" if is_weights(picture) else f"{exact(weight)} {unit}".rstrip()
         kv_head = kv_head_of(head, picture.group_size)
         edited = words_at(self._models, first, picture.request.layer, kv_head, seq_id=picture.request.seq_id)
         self.map.setToolTip(
@@ -569,7 +570,7 @@ class AttentionView(MapView[AttentionState]):
         head = self._chosen_head(picture)
         found = top_positions(picture, head)
         if not found:
-            return ["point at a cell for its weight"]
+            return [f"point at a cell for its {'weight' if is_weights(picture) else 'exact value'}"]
         sinks = {one.position for one in sinks_of(picture)}
         entries = zip(found, entries_of(found, self._token_name), strict=True)
         first, *others = (f"{words} (sink)" if one.position in sinks else words for one, words in entries)

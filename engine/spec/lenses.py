@@ -21,7 +21,7 @@ class Lens(Struct, frozen=True, dict=True):
     can be computed again. `heads`: whose heads its pictures have. `columns`: whether a column is a token that is held,
     or a query. `values`: how many numbers a column has: those of a row ("dims"), one for each token, or 1. `exact`:
     whether the numbers are those that are stored or were computed, rather than rounded by undoing something.
-    `is_signed`: whether they may be below zero.
+    `is_signed`: whether they may be below zero. `unit`: of the numbers, where they have one.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Lens(Struct, frozen=True, dict=True):
     values: Literal["dims", "tokens", 1] = "dims"
     exact: bool = True
     is_signed: bool = True
+    unit: str = ""
 
     @cached_property
     def part(self) -> Part | None:
@@ -70,7 +71,7 @@ TABLE = (
     ),
     Lens(
         "attention-entropy", "attention entropy", "How widely each query looked, in nats", "−Σ_t a_q[t] ln a_q[t]",
-        "queries", "query", "queries", 1, is_signed=False,
+        "queries", "query", "queries", 1, is_signed=False, unit="nats",
     ),
     Lens(
         "attention-map", "attention map", "Attention of one head: queries by tokens", "a_q[t]", "queries", "query",

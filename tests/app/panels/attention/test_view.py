@@ -109,6 +109,19 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
     assert "head 5" in view.state.words
 
 
+def test_how_widely_a_query_looked_is_told_with_its_unit(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models))
+    give_pictures(models)
+    picture = models.pictures.attention
+    assert picture is not None
+    models.viewport.update(attention_lens="attention-entropy")
+    request = replace(picture.request, lens="attention-entropy")
+    models.pictures.put(replace(picture, request=request, entropy=None, top_positions=None, top_weights=None))
+    assert view.readout.text() == "point at a cell for its exact value"
+    view.tell(QPointF(4.5, 3.5))
+    assert view.readout.text().endswith(f"{picture.weights[3, 4]!s} nats")
+
+
 def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
     give_pictures(models)
