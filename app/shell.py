@@ -21,7 +21,7 @@ from app.draw.format import milliseconds
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.kit.widgets import connect_all, prose
 from app.models import Models
-from app.models.saved_view import Arrangement, read_view, show_place, view_text
+from app.models.saved_view import Arrangement, read_view, view_text
 from app.panels.prompt.view import CHAT, TEXT
 from app.start.settings import Settings
 from app.window.window import MainWindow
@@ -270,7 +270,7 @@ class Shell(QObject):
         if (view := read_view(event.view)) is not None:
             if event.reply_to is None:  # else the panels stand so already, or as they were moved since
                 self.window.show_arrangement(view.arrangement if view.arrangement.layout else Arrangement(view.layout))
-            show_place(view, self.models)
+            self.window.show_selected(view)
 
     def _keep_view(self) -> None:
         if self.window.isVisible():  # of a window that closes, no panel is in front

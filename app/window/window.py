@@ -26,7 +26,7 @@ from app.kit.widgets import ActionButton, column, connect_all, holder, prose, sc
 from app.kit.words import HEAD, PAGE, STEP, TOKEN
 from app.models import Models, Selected
 from app.models.places import chosen_rows
-from app.models.saved_view import Arrangement
+from app.models.saved_view import Arrangement, SavedView, show_place
 from app.panels.attention import AttentionView
 from app.panels.branches.view import BranchesView
 from app.panels.breakpoints import BreakpointsView
@@ -151,7 +151,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
         self.setMinimumSize(LEAST_SIZE)
-        self._is_painted = False
+        self._is_painted = self._is_placing = False
         self._late: set[str] = set()
         self.models = models
         self.actions_ = actions
@@ -369,7 +369,8 @@ class MainWindow(QMainWindow):
         """Update the check marks, and show the size of a newly dragged area in the status line."""
         self._refresh()
         # of a file that is being opened, the place is known before its tokens
-        if new.area is not None and new.area != old.area and chosen_rows(self.models) is not None:
+        is_dragged = new.area is not None and new.area != old.area and not self._is_placing
+        if is_dragged and chosen_rows(self.models) is not None:
             self.status.notify(SELECTED + " · ".join(self._edit_menu.words()))
 
     def _show_title(self) -> None:
@@ -419,6 +420,12 @@ class MainWindow(QMainWindow):
             self._arrange(wanted.layout, wanted.state)
             self.docks.bring_forward(wanted.fronts)
             self.docks.choose(wanted.choices)
+
+    def show_selected(self, view: SavedView) -> None:
+        """Select what was selected; no message says how large that is, as it might replace one that is news."""
+        self._is_placing = True
+        show_place(view, self.models)
+        self._is_placing = False
 
     def _arrange(self, layout: str, docks: bytes) -> None:
         for late, mark in LATE_MARKS.items():

@@ -14,10 +14,11 @@ from app.models.sequence_status import rates
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.cache import cache_preset
+from engine.spec.edit import Rows
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, Step, SubmitPrompt
-from engine.wire.events import EngineLost, Failed, SessionOpened, StateChanged
+from engine.wire.events import EngineLost, Failed, SessionOpened, StateChanged, WentTo
 from engine.wire.records import Timings
 from engine.wire.status import OpenedFile, Work
 from tests.app.conftest import turn
@@ -290,3 +291,17 @@ def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: F
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position, now.lens, now.change) == (1, 1, 2, "values", True)
     assert running.window.docks.layout_name == "truth"
+
+
+def test_what_was_restored_is_told_although_a_dragged_area_is_selected_again(
+    running: Shell, engine: FakeEngine
+) -> None:
+    models, note = running.models, running.window.status.note
+    models.selection.update(area=Rows(1, 3))
+    assert note.text().startswith("Selected: positions 1")
+    view = view_text(models, running.window.docks.arrangement)
+    models.selection.update(position=None)
+    engine.emit(WentTo(models.timeline.tip, "restored as it was", 12.0), SessionOpened("", SamplingParams(), view=view))
+    turn(running)
+    assert models.selection.now.area == Rows(1, 3)
+    assert "restored as it was" in note.text()
