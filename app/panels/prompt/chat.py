@@ -462,7 +462,7 @@ class TemplateChoice(SmallBox):
             self.addItem(shortened(visible(self._own[0]), 30), self._own)
         self.addItem(FILE, None)
         self._show_taken()
-        self.let_shrink(8)
+        self.let_shrink(7)
         self.blockSignals(False)
 
     def _show_taken(self) -> None:

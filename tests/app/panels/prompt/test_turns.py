@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.models import Models
 from app.panels.prompt.chat import TurnList
+from app.panels.prompt.view import CHAT_HEIGHT, PromptPanel
+from app.window.docks import SIDE_COLUMNS
 from engine.spec.sampling import Turn
 
 TURNS = tuple(Turn("user", f"turn {n}\nof some\nlines") for n in range(9))
@@ -35,3 +39,19 @@ def test_the_newest_turn_is_in_sight_but_for_one_that_was_put_before_all_others(
     turns.add(Turn("user", "and one more"))
     assert at() == (False, True)
     assert turns.rows[-1].edit.hasFocus() or not turns.isActiveWindow()
+
+
+@pytest.mark.usefixtures("dark_theme")
+def test_nothing_beside_turns_is_cut_in_the_narrowest_column(qtbot: QtBot) -> None:
+    panel = PromptPanel(Models())
+    qtbot.addWidget(panel)
+    qtbot.addWidget(panel.take_strip())  # as a dock does, which may be narrower than the strip's parts together
+    panel.show()
+    panel.choose("chat")
+    panel.resize(SIDE_COLUMNS["prompt"][0], CHAT_HEIGHT)
+    turns = panel.chat.turns
+    turns.set_turns(TURNS)
+    for _ in range(3):
+        QApplication.processEvents()
+    assert turns.verticalScrollBar().maximum() > 0
+    assert turns.horizontalScrollBar().maximum() == 0
