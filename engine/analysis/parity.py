@@ -78,7 +78,7 @@ def compute_uncached(session: Session, seq_id: int, logged: list[LoggedLogits]) 
     model, sequence = session.model, session.sequence(seq_id)
     cache = SequenceCache(CacheSpec(), model.model.config, model.max_length, session.cache_of(seq_id).num_source)
     ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
-    expected = model.reference_logits(ids, cache.live, [entry.num_tokens - 1 for entry in logged])
+    expected = model.reference_logits(ids, cache.model_cache, [entry.num_tokens - 1 for entry in logged])
     return ComparisonRun({entry.step: row.float() for entry, row in zip(logged, expected, strict=True)}, cache)
 
 

@@ -88,7 +88,7 @@ def reference(
         CacheSpec(), model.model.config, model.max_length, num_source(model.info.geometry, len(prompt_ids))
     )
     ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
-    truth = model.reference_logits(ids, rows.live, range(len(prompt_ids) - 1, ids.shape[1])).float().cpu()
+    truth = model.reference_logits(ids, rows.model_cache, range(len(prompt_ids) - 1, ids.shape[1])).float().cpu()
     return Reference(prompt_ids, tuple(chosen), truth, rows)
 
 

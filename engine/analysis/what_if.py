@@ -381,14 +381,14 @@ def removal_kls(trial: Trial, starts: list[int], size: int, baseline: torch.Tens
     batch, count = len(starts), trial.num_tokens
     cache = SequenceCache(CacheSpec(), trial.model.model.config, count)
     for index, rows in trial.rows.items():
-        cache.live.update(rows.keys.expand(batch, -1, -1, -1), rows.values.expand(batch, -1, -1, -1), index)
+        cache.model_cache.update(rows.keys.expand(batch, -1, -1, -1), rows.values.expand(batch, -1, -1, -1), index)
     device = trial.model.device
     mask = torch.ones(batch, count, dtype=torch.long, device=device)
     for row, start in enumerate(starts):
         mask[row, start : min(start + size, count - 1)] = 0
     ids = torch.full((batch, 1), trial.token_id, device=device)
     where = torch.full((batch, 1), count - 1, device=device)
-    logits = trial.model.forward(Batch(ids, cache.live, padding=mask, positions=where)).logits[:, -1].float()
+    logits = trial.model.forward(Batch(ids, cache.model_cache, padding=mask, positions=where)).logits[:, -1].float()
     return [kl_divergence(baseline, row) for row in logits]
 
 
@@ -536,7 +536,7 @@ def probe_of_attention(trial: Trial, cache: SequenceCache, count: int) -> Probe 
 def newest_logits(trial: Trial, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` after computing the newest token with a scratch cache."""
     ids = torch.tensor([[trial.token_id]], device=trial.model.device)
-    return trial.model.forward(Batch(ids, cache.live, probe)).logits[0, -1].float()
+    return trial.model.forward(Batch(ids, cache.model_cache, probe)).logits[0, -1].float()
 
 
 def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:

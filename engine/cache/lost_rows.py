@@ -1,4 +1,4 @@
-"""The log of lost rows: what each step removed from the live cache of one sequence, so that going back can restore it.
+"""The log of lost rows: what each step removed from the cache of one sequence, so that going back can restore it.
 
 The rows at an earlier step are the present rows without those of later tokens, and with what was lost since.
 """

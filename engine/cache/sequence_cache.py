@@ -47,11 +47,11 @@ class SequenceCache:
     read now and as it was at earlier steps, goes back, is edited by hand, filled from another cache, stored and
     restored. Methods that only pages can do something in do nothing here.
 
-    `live` is the cache object that the model is called with; `layers` has a handle for each of its layers. In layout
-    `none` nothing is kept between steps: every step gets a fresh scratch cache, which stays readable until the next one
-    so that it can be shown. `lost` is the log of what steps removed, `by_hand` holds the edits made so far,
-    `num_restored` is the number of evicted rows that the latest `crop` restored, and `num_source` the number of leading
-    tokens that an encoder reads (0 without one).
+    `model_cache` is transformers' cache object, with which the model is called; `layers` has a handle for each of its
+    layers. In layout `none` nothing is kept between steps: every step gets a fresh scratch cache, which stays readable
+    until the next one so that it can be shown. `lost` is the log of what steps removed, `by_hand` holds the edits made
+    so far, `num_restored` is the number of evicted rows that the latest `crop` restored, and `num_source` the number of
+    leading tokens that an encoder reads (0 without one).
     """
 
     max_forward_tokens: int | None = None  # most tokens that one forward may compute; None: no limit
@@ -65,7 +65,7 @@ class SequenceCache:
         # for each step: number of tokens before it, number of tokens after it, one delta per layer
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
         self.lost = LostRows()
-        self._set_live(self._build())
+        self._set_model_cache(self._build())
         self._scratch_before: Any = None
         # number of tokens and copies of layers by index, kept while a step may fail: see `_needs_backup`
         self._backup: tuple[int, dict[int, Any]] | None = None
@@ -87,7 +87,7 @@ class SequenceCache:
     def num_own(self, layer_index: int, num_tokens: int) -> int:
         """How many of the first `num_tokens` tokens have rows in this layer: all of them, or in an encoder-decoder the
         source's (cross layer) or the decoder's (own layer)."""
-        if not isinstance(self.live, SourceCache):
+        if not isinstance(self.model_cache, SourceCache):
             return num_tokens
         is_cross = layer_index >= len(self.layers) // 2
         return min(num_tokens, self.num_source) if is_cross else self.num_decoded(num_tokens)
@@ -95,7 +95,7 @@ class SequenceCache:
     def new_row_offsets(self, first_position: int) -> dict[int, int]:
         """For each cross layer, the index 0 among the rows from `first_position` on at which its rows begin. Empty
         where there is no encoder, or where `first_position` is after the source: then cross layers got no new rows."""
-        if not isinstance(self.live, SourceCache) or first_position >= self.num_source:
+        if not isinstance(self.model_cache, SourceCache) or first_position >= self.num_source:
             return {}
         return dict.fromkeys(range(len(self.layers) // 2, len(self.layers)), 0)
 
@@ -108,16 +108,16 @@ class SequenceCache:
     def _build_own(self) -> Any:
         return new_cache(self.spec, self._config, self.capacity)
 
-    def _set_live(self, live: Any) -> None:
-        self.live = live
-        self.layers: list[LayerHandle] = handles_of(live)
+    def _set_model_cache(self, model_cache: Any) -> None:
+        self.model_cache = model_cache
+        self.layers: list[LayerHandle] = handles_of(model_cache)
         if not self.spec.recomputes:
             self._deltas.clear()  # they describe layers that are no longer in use
 
     def clear(self) -> None:
         """Drop all rows and edits: the cache is as new."""
         self.lost = LostRows()
-        self._set_live(self._build())
+        self._set_model_cache(self._build())
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     def close(self) -> None:
@@ -133,13 +133,13 @@ class SequenceCache:
     def begin(self, num_new: int) -> None:
         """Make room for `num_new` rows, or raise and leave everything as it was."""
         if self.spec.recomputes:
-            self._scratch_before = self.live
-            self._set_live(self._build())
-            if isinstance(self.live, SourceCache):
+            self._scratch_before = self.model_cache
+            self._set_model_cache(self._build())
+            if isinstance(self.model_cache, SourceCache):
                 # every step recomputes K and V, but the encoder runs only once
-                self.live.encoded = self._scratch_before.encoded
+                self.model_cache.encoded = self._scratch_before.encoded
         elif self._needs_backup:
-            self._backup = self.num_tokens, dict(enumerate(self._copied_layers(self.live).layers))
+            self._backup = self.num_tokens, dict(enumerate(self._copied_layers(self.model_cache).layers))
         for layer in self.layers:
             layer.reserve(num_new)
 
@@ -201,17 +201,17 @@ class SequenceCache:
         if self.spec.recomputes:
             written = RowDelta(written.written, range(before), range(before))
         deltas = [layer.commit(written) for layer in self.layers]
-        if isinstance(self.live, SourceCache) and not self.spec.recomputes:
-            self.live.encoded = None  # the cross layers have computed their K and V from it
+        if isinstance(self.model_cache, SourceCache) and not self.spec.recomputes:
+            self.model_cache.encoded = None  # the cross layers have computed their K and V from it
         self.num_tokens = num_tokens
         self._deltas.append((before, num_tokens, deltas))
         return deltas
 
     def take_encoder_s(self) -> float:
         """Seconds that the encoder took in the latest forward, 0 where none ran; a second call returns 0."""
-        if not isinstance(self.live, SourceCache):
+        if not isinstance(self.model_cache, SourceCache):
             return 0.0
-        took, self.live.encoder_s = self.live.encoder_s, 0.0
+        took, self.model_cache.encoder_s = self.model_cache.encoder_s, 0.0
         return took
 
     def release_undo(self) -> None:
@@ -242,16 +242,16 @@ class SequenceCache:
         return True
 
     def _restore_backup(self, layers: Mapping[int, Any]) -> None:
-        self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
-        self._set_live(self.live)
+        self.model_cache.layers = [layers.get(index, layer) for index, layer in enumerate(self.model_cache.layers)]
+        self._set_model_cache(self.model_cache)
         self._backup = None
 
     def _crop_scratch(self, num_tokens: int) -> bool:
         """Replace the scratch cache of a failed step by that of the step before it."""
-        scratch = self._scratch_before or self.live
+        scratch = self._scratch_before or self.model_cache
         if not all(layer.knows(num_tokens) for layer in handles_of(scratch)):
             return False  # its sliding windows have moved past `num_tokens`
-        self._set_live(scratch)
+        self._set_model_cache(scratch)
         self.num_tokens, self._scratch_before = num_tokens, None
         self._deltas.clear()
         return True
@@ -262,9 +262,9 @@ class SequenceCache:
         return all(layer.keeps_all_rows for layer in self.layers)
 
     @torch.inference_mode()
-    def _copied_layers(self, live: Any, memo: dict[int, Any] | None = None) -> Any:
+    def _copied_layers(self, model_cache: Any, memo: dict[int, Any] | None = None) -> Any:
         made, memo = self._build(), {} if memo is None else memo
-        made.layers = [copy.deepcopy(layer, memo) for layer in live.layers]
+        made.layers = [copy.deepcopy(layer, memo) for layer in model_cache.layers]
         return made
 
     # ---- what is read ------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ class SequenceCache:
 
     def check_are_decoded(self, layers: Iterable[int]) -> None:
         """Raise `InputError` if any of these layers is a cross layer, whose rows cannot be dropped."""
-        if any(isinstance(self.live.layers[index], CrossLayer) for index in layers):
+        if any(isinstance(self.model_cache.layers[index], CrossLayer) for index in layers):
             raise InputError(
                 "Rows of what the encoder read are written once and in one run, so none can be dropped: mask the rows."
             )
@@ -493,7 +493,7 @@ class SequenceCache:
         step, and keeps its log of lost rows."""
         if self.spec.recomputes:
             # safe to share: every step recomputes into a new cache and never writes to this one
-            self._set_live(other.live)
+            self._set_model_cache(other.model_cache)
             self.num_tokens = other.num_tokens
         elif other.spec == self.spec and num_tokens == other.num_tokens and not other.keeps_all_rows:
             self.copy_layers(other)  # layers that cannot crop, or have evicted rows, are copied as they are
@@ -529,12 +529,12 @@ class SequenceCache:
         for index in range(len(other.layers)):
             rows = other.rows(index)
             if rows is not None and rows.keys.shape[2]:
-                self.live.update(rows.keys, rows.values, index)
+                self.model_cache.update(rows.keys, rows.values, index)
 
     def copy_layers(self, other: SequenceCache) -> None:
         """Hold a copy of the layers of a cache with the same codec and eviction rule."""
         self.lost = other.lost.copy()
-        self._set_live(self._copied_layers(other.live, {id(other.lost): self.lost}))
+        self._set_model_cache(self._copied_layers(other.model_cache, {id(other.lost): self.lost}))
 
     # ---- storing and restoring -----------------------------------------------------------------------------------
 

@@ -74,13 +74,13 @@ def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
         yield sheet.shape(f"dynamic: next input_ids, step {step}", [1, 1], torch.tensor([taken[-1:]]))
         yield sheet.shape(f"dynamic: keys of layer 0, step {step}", [1, 3, NUM_PROMPT + step - 1, 64], keys)
         if step == 1:
-            yield from layers_lines(sheet, driver.cache.live.layers)
+            yield from layers_lines(sheet, driver.cache.model_cache.layers)
     yield sheet.tokens("dynamic", taken)
     driver = ModeDriver(model.loaded, CacheSpec("static", max_length=published.STATIC_LENGTH), NUM_PROMPT)
     taken = []
     for step, keys in greedy_steps(driver, taken):
         yield sheet.shape(f"static: keys of layer 0, step {step}", [1, 3, published.STATIC_LENGTH, 64], keys)
-    keys = driver.cache.live.layers[0].keys[0].float()
+    keys = driver.cache.model_cache.layers[0].keys[0].float()
     column = tuple(round(float(number), 4) for number in keys[0, : len(published.STATIC_COLUMN), 0])
     yield sheet.numbers("static: keys[0][0][0][:20, 0]", published.STATIC_COLUMN, column)
     rows, held = keys.abs().amax(dim=(0, 2)).nonzero().flatten(), NUM_PROMPT + NUM_STEPS - 1
@@ -97,7 +97,7 @@ def greedy_steps(driver: ModeDriver, chosen: list[int]) -> Iterator[tuple[int, t
     for step in range(1, NUM_STEPS + 1):
         chosen.append(int(driver.compute(computed).argmax()))
         computed = chosen[-1:]
-        yield step, driver.cache.live.layers[0].keys
+        yield step, driver.cache.model_cache.layers[0].keys
 
 
 def layers_lines(sheet: TensorSheet, layers: list[Any]) -> Iterator[SeedLine]:

@@ -81,7 +81,7 @@ def held_bytes(geometry: CacheGeometry, tokens: int) -> int:
     cache = SequenceCache(CacheSpec("dynamic"), config, tokens)
     rows = torch.zeros(1, heads, tokens, head_dim, dtype=torch.float16)
     for layer in range(layers):
-        cache.live.update(rows, rows, layer)
+        cache.model_cache.update(rows, rows, layer)
     return cache.stored_bytes
 
 

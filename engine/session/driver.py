@@ -60,7 +60,7 @@ class Driver:
         computed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
         cache.plan_forward(len(token_ids))
         ids = to_device(torch.tensor([computed]), self.model.device)
-        batch = Batch(ids, cache.live, probe, hidden=cache.hidden_rows(), check=check)
+        batch = Batch(ids, cache.model_cache, probe, hidden=cache.hidden_rows(), check=check)
         logits = self.model.forward(batch).logits[0, -1]
         cache.compress(stop, self.num_prompt_tokens, probe)
         cache.commit(stop)

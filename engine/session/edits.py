@@ -383,7 +383,7 @@ def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: 
         held = cache.rows(layer.index)
         assert held is not None, "rows were found before"
         positions = cache.held_positions(layer.index).expand(held.keys.shape[1], -1)
-        count = int(scratch.live.layers[layer.index].seen) - first
+        count = int(scratch.model_cache.layers[layer.index].seen) - first
         for name, old, new in zip(found, (held.keys, held.values), scratch.rows_from(layer.index, first), strict=True):
             wanted = torch.full((*positions.shape[:1], count, new.shape[2]), torch.nan)
             for head, places in enumerate(positions):
@@ -655,7 +655,7 @@ class Scratch:
         self._model, self.num_tokens = model, num_tokens
         layers: list[Any] = []
         self._hidden: dict[int, torch.Tensor] = {}
-        for index, layer in enumerate(cache.live.layers):
+        for index, layer in enumerate(cache.model_cache.layers):
             held = None if isinstance(layer, CrossLayer) else cache.rows(index)
             if held is None:
                 layers.append(layer if isinstance(layer, CrossLayer) else copy.deepcopy(layer))
@@ -669,7 +669,7 @@ class Scratch:
             hidden = cache.by_hand.hidden.at(index, positions.expand(held.keys.shape[1], -1))
             if hidden is not None:
                 self._hidden[index] = hidden[:, : count if keeps else count - 1]
-        self.live: Any = self._read_only(model, cache, layers)
+        self.model_cache: Any = self._read_only(model, cache, layers)
         self.can_be_computed_together = len({layer.keys.shape[2] for layer in self.rows}) < 2
 
     def _read_only(self, model: LoadedModel, cache: SequenceCache, layers: list[Any]) -> Any:
@@ -689,7 +689,7 @@ class Scratch:
     @property
     def rows(self) -> list[ReadOnlyLayer]:
         """The layers that have rows."""
-        return [layer for layer in self.live.layers if isinstance(layer, ReadOnlyLayer)]
+        return [layer for layer in self.model_cache.layers if isinstance(layer, ReadOnlyLayer)]
 
     def compute(self, token_ids: Sequence[int], probe: Probe | None = None) -> torch.Tensor:
         """Compute tokens; returns the newest logits `[V]`. If layers hold different numbers of rows, the tokens are
@@ -697,13 +697,13 @@ class Scratch:
         size, logits = CHUNK if self.can_be_computed_together else 1, None
         for start in range(0, len(token_ids), size):
             ids = torch.tensor([token_ids[start : start + size]], device=self._model.device)
-            logits = self._model.forward(Batch(ids, self.live, probe, hidden=self._hidden)).logits[0, -1]
+            logits = self._model.forward(Batch(ids, self.model_cache, probe, hidden=self._hidden)).logits[0, -1]
         assert logits is not None, "there are tokens to compute"
         return logits.clone()
 
     def rows_from(self, layer: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V `[H_kv, T, D]` of the tokens computed from a position on."""
-        held = self.live.layers[layer]
+        held = self.model_cache.layers[layer]
         count = held.seen - position
         return held.keys[0, :, held.keys.shape[2] - count :], held.values[0, :, held.values.shape[2] - count :]
 

@@ -129,7 +129,7 @@ class Forwards:
         on_layer = None if phases is None else phases.after_layer(work, probe, weights_of)
         batch = Batch(
             ids,
-            cache.live,
+            cache.model_cache,
             probe,
             surprisal,
             self._captured.wanted,
@@ -138,7 +138,7 @@ class Forwards:
             check=check,
             on_layer=on_layer,
         )
-        with timed_layers(cache.live, clock.parts):
+        with timed_layers(cache.model_cache, clock.parts):
             result = self._model.forward(batch)
         clock.encoder_s += cache.take_encoder_s()
         clock.compile_s += result.compile_s

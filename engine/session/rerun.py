@@ -213,7 +213,7 @@ def fill(cache: SequenceCache, rows: RowsOfLayers, start: int, stop: int) -> Non
     if start == stop:
         return
     for index, held in rows.items():
-        cache.live.update(held.keys[:, :, start:stop], held.values[:, :, start:stop], index)
+        cache.model_cache.update(held.keys[:, :, start:stop], held.values[:, :, start:stop], index)
 
 
 def held_by(cache: SequenceCache) -> tuple[float, int]:

@@ -313,7 +313,7 @@ class KeptStates:
     def _keep(self, key: StateKey, state: SessionState) -> None:
         self.drop(key)
         for live in state.sequences.values():  # before the pages change their owner: a failure changes nothing
-            self._forget_recorded(live.cache.live)
+            self._forget_recorded(live.cache.model_cache)
         try:
             state.assign_pages(is_live=False)
         except BaseException:

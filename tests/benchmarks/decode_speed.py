@@ -61,7 +61,7 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
     cache.begin(context)
     cache.plan_forward(context)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
-        cache.live.update(keys, values, layer)
+        cache.model_cache.update(keys, values, layer)
     cache.commit(context)
     live.sequence = structs.replace(live.sequence, num_tokens=context, sampled=5)
     return session

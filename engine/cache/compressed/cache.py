@@ -101,7 +101,7 @@ class CompressedCache(SequenceCache):
 
     @property
     def compressed_layers(self) -> list[tuple[int, CompressedLayer]]:
-        return [(i, layer) for i, layer in enumerate(self.live.layers) if isinstance(layer, CompressedLayer)]
+        return [(i, layer) for i, layer in enumerate(self.model_cache.layers) if isinstance(layer, CompressedLayer)]
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class CompressedCache(SequenceCache):
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def _layer(self, layer_index: int) -> CompressedLayer:
-        layer = self.live.layers[layer_index]
+        layer = self.model_cache.layers[layer_index]
         assert isinstance(layer, CompressedLayer)
         return layer
 

@@ -92,13 +92,13 @@ def decoder_config(config: Any) -> Any:
     return found
 
 
-def handles_of(live: Cache) -> list[LayerHandle]:
+def handles_of(model_cache: Cache) -> list[LayerHandle]:
     """The handle of each layer of a cache; in an encoder-decoder first the decoder's own layers, then the cross
     layers."""
-    if not isinstance(live, SourceCache):
-        return [handle_of(layer) for layer in live.layers]
-    own = [DecoderRows(handle_of(layer), live.num_source) for layer in live.self_attention_cache.layers]
-    cross: list[CrossLayer] = live.cross_attention_cache.layers
+    if not isinstance(model_cache, SourceCache):
+        return [handle_of(layer) for layer in model_cache.layers]
+    own = [DecoderRows(handle_of(layer), model_cache.num_source) for layer in model_cache.self_attention_cache.layers]
+    cross: list[CrossLayer] = model_cache.cross_attention_cache.layers
     return [*own, *cross]
 
 

@@ -146,7 +146,7 @@ class PagedCache(SequenceCache):
     def begin(self, num_new: int) -> None:
         """Take pages for `num_new` tokens in every group, or raise `PoolExhausted` and take none."""
         if self._needs_backup:
-            self._backup = self.num_tokens, self._copied_unpaged(self.live)
+            self._backup = self.num_tokens, self._copied_unpaged(self.model_cache)
         num_new, done = self._num_new_rows(num_new), 0
         try:
             for group, table in zip(self.store.groups, self.tables, strict=True):
@@ -206,7 +206,7 @@ class PagedCache(SequenceCache):
             group.tables.remove(mine)
             self.tables[number] = forked
             group.tables.append(forked)
-        self._restore_backup(self._copied_unpaged(other.live))
+        self._restore_backup(self._copied_unpaged(other.model_cache))
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.keeper.seq_id if self.keeper else seq_ids[0])
             self.lost = other.lost.copy()
@@ -348,7 +348,7 @@ class PagedCache(SequenceCache):
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.release(table)
         self.lost = LostRows()
-        self._set_live(self._build())
+        self._set_model_cache(self._build())
         self.keeper = self._new_keeper(self.tables[0].seq_id)
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 
@@ -563,11 +563,11 @@ class PagedCache(SequenceCache):
     @property
     def _unpaged(self) -> list[int]:
         paged = {index for layers in self._paged_layers for index in layers}
-        return [index for index in range(len(self.live.layers)) if index not in paged]
+        return [index for index in range(len(self.model_cache.layers)) if index not in paged]
 
     @torch.inference_mode()
-    def _copied_unpaged(self, live: Any) -> dict[int, Any]:
-        return {index: copy.deepcopy(live.layers[index]) for index in self._unpaged}
+    def _copied_unpaged(self, model_cache: Any) -> dict[int, Any]:
+        return {index: copy.deepcopy(model_cache.layers[index]) for index in self._unpaged}
 
     @property
     def _needs_backup(self) -> bool:

@@ -74,6 +74,6 @@ def test_what_large_weights_do_beyond_the_table_is_another_rounding_of_capped_sc
     departs = []
     for attention in (model.native_attention, ATTENTION):
         truth = SequenceCache(CacheSpec(), model.model.config, model.max_length, mine.num_source)
-        replace(model, native_attention=attention).reference_logits(ids, truth.live, [sequence.num_tokens - 1])
+        replace(model, native_attention=attention).reference_logits(ids, truth.model_cache, [sequence.num_tokens - 1])
         departs.append(first_wrong_row(layers, mine, truth, dtype) is not None)
     assert departs == [True, False]

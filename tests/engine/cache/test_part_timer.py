@@ -80,18 +80,18 @@ def test_the_layers_of_a_cache_are_timed_meanwhile_and_as_they_were_after(name: 
     session.step()
     cache: Any = session.cache_of(0)
     timer = PartTimer(torch.device("cpu"))
-    things = [thing for layer in cache.live.layers for thing in (layer, *rows_of(layer))]
+    things = [thing for layer in cache.model_cache.layers for thing in (layer, *rows_of(layer))]
     before = [set(vars(thing)) for thing in things]
-    with torch.inference_mode(), timed_layers(cache.live, timer):
+    with torch.inference_mode(), timed_layers(cache.model_cache, timer):
         cache.begin(1)
         cache.plan_forward(1)
-        for layer in cache.live.layers:
+        for layer in cache.model_cache.layers:
             layer.update(torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1, 16))
     assert {part for part, _ in timer.parts_ms()} == parts
     assert {layer for _, layer in timer.parts_ms()} == {0, 1}
     assert [set(vars(thing)) for thing in things] == before
     found = timer.parts_ms()
-    for layer in cache.live.layers:
+    for layer in cache.model_cache.layers:
         rows_of(layer)
     cache.rows(0)
     assert timer.parts_ms() == found, "nothing is timed any more"

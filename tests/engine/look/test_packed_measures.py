@@ -128,7 +128,7 @@ def test_rows_and_logits_that_are_no_numbers_are_told_of_a_recorded_step(level: 
     within, behind = (session_of(LAYOUTS["growing"], [20], level, recorder) for recorder in (RerunRecorder, Behind))
     with torch.inference_mode():
         for session in (within, behind):
-            session.cache_of(0).live.layers[0].values[:, :, 7, 2] = torch.nan
+            session.cache_of(0).model_cache.layers[0].values[:, :, 7, 2] = torch.nan
     for _ in range(3):
         within.force(0, (9,)), behind.force(0, (9,))  # else logits that are no numbers end a sequence
         compare(one := within.step(), behind.step())

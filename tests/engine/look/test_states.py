@@ -37,7 +37,7 @@ def head(session: Session, layer: int, part: int) -> HeadPicture:
 
 def tensors(session: Session, layer: int) -> list[torch.Tensor]:
     """What transformers keeps: of the convolution, then of the recurrence."""
-    kept = session.cache_of(0).live.layers[layer]
+    kept = session.cache_of(0).model_cache.layers[layer]
     return [*kept.conv_states.values(), *(t for t in kept.recurrent_states.values() if t is not None)]
 
 

@@ -212,7 +212,7 @@ def test_layers_are_timed_where_that_is_asked_for(cache: str, shown: set[str], a
     assert layers.products_ms > 0
     session.captured.set("off", by_layer=False)
     assert session.step().timings.layers is None
-    assert not any("update" in vars(layer) for layer in session.cache_of(0).live.layers)
+    assert not any("update" in vars(layer) for layer in session.cache_of(0).model_cache.layers)
 
 
 @pytest.mark.parametrize("spec", [GROWING, CacheSpec("growing", codec=uniform("kivi-4", 8, 8))])

@@ -187,7 +187,7 @@ def test_budgets_hold_and_positions_stay_true(name: str) -> None:
     for _ in range(6):
         record = session.step()
         cache, seen = session.cache_of(seq_id), session.sequence(seq_id).num_tokens
-        assert cache.live.get_seq_length() == seen == cache.num_tokens
+        assert cache.model_cache.get_seq_length() == seen == cache.num_tokens
         expected = 12 + seen - 20 if name == "snapkv" else seen // 2 if name == "random" else 12
         for layer in range(len(cache.layers)):
             rows = cache.rows(layer)

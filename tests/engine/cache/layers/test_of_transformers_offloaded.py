@@ -58,7 +58,7 @@ def test_where_there_is_something_like_a_gpu_they_are_the_caches_that_they_offlo
     for mode in (name, like):
         session = Session(model, cache_named(mode))
         session.submit(Prompt(token_ids=prompt_ids(9)))
-        assert session.cache_of(0).live.offloading is (mode == name)
+        assert session.cache_of(0).model_cache.offloading is (mode == name)
         runs.append([session.step() for _ in range(4)])
     for mine, other in zip(*runs, strict=True):
         assert mine.checksums == other.checksums

@@ -180,7 +180,7 @@ def test_rows_that_were_left_behind_are_not_read_even_where_they_are_no_numbers(
     at = session.step().step
     session.step()
     with torch.inference_mode():
-        for layer in session.cache_of(0).live.layers:
+        for layer in session.cache_of(0).model_cache.layers:
             layer.keys[:, :, layer.length - 1], layer.values[:, :, layer.length - 1] = torch.nan, torch.nan
     session.go_to(at)
     for _ in range(2):
@@ -241,7 +241,7 @@ def test_a_moment_that_is_kept_keeps_no_recordings(layout: str, launches: WeakSe
     session.remove(0)
     gc.collect()
     assert not launches
-    assert before.live.layers, "the moment is still there"
+    assert before.model_cache.layers, "the moment is still there"
 
 
 def test_on_a_gpu_steps_are_recorded_unless_something_else_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
