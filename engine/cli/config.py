@@ -272,6 +272,14 @@ def _context(args: argparse.Namespace, geometry: CacheGeometry) -> int:
     return geometry.max_length
 
 
+# what is printed of a budget, and of each kind of its layers, by the names of the attributes
+OF_BUDGET: Final = (
+    "bytes_per_token", "stored_bytes_per_sequence", "reserved_bytes_per_sequence", "state_bytes_per_sequence",
+    "bytes_per_sequence", "total_bytes", "pool_bytes", "host_bytes",
+)  # fmt: skip
+OF_KIND: Final = ("kind", "num_layers", "bytes_per_token", "stored_bytes", "reserved_bytes", "state_bytes")
+
+
 def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
     spec = budget.spec
     return {
@@ -280,29 +288,12 @@ def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
         "codec": codec_name(spec.cache.codec),
         "context": spec.context,
         "batch": spec.batch,
-        "bytes_per_token": budget.bytes_per_token,
-        "stored_bytes_per_sequence": budget.stored_bytes_per_sequence,
-        "reserved_bytes_per_sequence": budget.reserved_bytes_per_sequence,
-        "state_bytes_per_sequence": budget.state_bytes_per_sequence,
-        "bytes_per_sequence": budget.bytes_per_sequence,
-        "total_bytes": budget.total_bytes,
-        "pool_bytes": budget.pool_bytes,
-        "host_bytes": budget.host_bytes,
+        **{name: getattr(budget, name) for name in OF_BUDGET},
         "formula": [
             {"bytes": term.num_bytes, "formula": f"{term.symbols} = {term.values}", "of": term.words}
             for term in budget.terms
         ],
-        "kinds": [
-            {
-                "kind": kind.kind,
-                "num_layers": kind.num_layers,
-                "bytes_per_token": kind.bytes_per_token,
-                "stored_bytes": kind.stored_bytes,
-                "reserved_bytes": kind.reserved_bytes,
-                "state_bytes": kind.state_bytes,
-            }
-            for kind in budget.kinds
-        ],
+        "kinds": [{name: getattr(kind, name) for name in OF_KIND} for kind in budget.kinds],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, InPieces
+from engine.cache.contract import HeldRows
 from engine.cache.layers.handles import foreign_rows
 from engine.counted import counted
 from engine.errors import InputError
@@ -26,14 +26,15 @@ from engine.snapshot.format import (
     LayerEntry,
     Manifest,
     SequenceEntry,
-    manifest_strings,
 )
-from engine.snapshot.gather import created, piece_tensors, written_by
+from engine.snapshot.gather import Contents, Tensors, part_of, piece_tensors
 from engine.snapshot.llama_state import ModelOfState, read_state, refuse_gguf
 from engine.snapshot.npz import Array, ForeignCache, from_npz
-from engine.snapshot.write import LazyTensor, Preview, Snapshot, pyramid_for, pyramid_of, write_snapshot
+from engine.snapshot.write import Snapshot, write_snapshot
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
+from engine.wire.exporting import Export
 
 WHY_NOT = "another program's cache was brought in: it says nothing of how decoding goes on"
 GOES_ON_AS = CacheSpec("dynamic")  # the mode that a cache brought in with its model goes on in: transformers' own
@@ -134,24 +135,19 @@ def _snapshot(
     else the manifest says, of a model that is not transformers' too."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
     why_not = _why_not(model, ids, entries, num_tokens) or why_not
-    tensors: dict[str, torch.Tensor | InPieces | LazyTensor] = {"positions": torch.arange(num_tokens)[None]}
-    pyramid, preview = (
-        pyramid_for(num_tokens, entries),
-        Preview(lambda index, name: chosen(rows[index][0], name), entries),
-    )
-    for entry in entries:
-        held = rows[entry.index][0]
-        tensors |= {entry.name("keys"): held.keys, entry.name("values"): held.values}
-        if held.positions is not None:
-            tensors[entry.name("positions")] = held.positions
-        tensors |= pyramid_of(preview.rows, entry, pyramid, num_tokens)
-    tensors["preview"] = preview.pictures()
+    tensors: Tensors = {"positions": torch.arange(num_tokens)[None]}
     if ids is not None:
         tensors["token_ids"] = torch.tensor([ids[:num_tokens]])
     if ids is not None and tokenizer is not None:
         text_of = TokenTexts(tokenizer)
         pieces = (text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:num_tokens])
         tensors |= piece_tensors("token_texts", pieces)
+    stored: Tensors = {}
+    for entry in entries:
+        held = rows[entry.index][0]
+        stored |= {entry.name("keys"): held.keys, entry.name("values"): held.values}
+        if held.positions is not None:
+            stored[entry.name("positions")] = held.positions
     follows = ids[num_tokens] if ids is not None and len(ids) > num_tokens else None
     manifest = Manifest(
         WITHOUT_STATES,
@@ -159,15 +155,16 @@ def _snapshot(
         **(_model_facts(model, entries) | fields),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         cache_spec=None if why_not else GOES_ON_AS,
-        provenance="as stored now",
-        created=created(),
-        written_by=written_by(),
         why_not=why_not,
         layers=entries,
-        pyramid=pyramid,
         sequence=SequenceEntry(num_prompt_tokens=num_tokens, sampled=follows),
     )
-    return Snapshot(tensors, manifest_strings(manifest))
+
+    def rows_of(entry: LayerEntry, name: Part) -> torch.Tensor:
+        return chosen(rows[entry.index][0], name)
+
+    contents = Contents(manifest, tensors, stored.get, rows_of, lambda _: "as stored now")
+    return part_of(contents, Export(Path("unwritten"), 0, form="rows"))
 
 
 def of_batch(held: HeldRows, batch: int, index: int) -> HeldRows:

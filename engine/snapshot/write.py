@@ -328,6 +328,10 @@ NUMBERS_AT_ONCE = 1 << 18
 CountOf = Callable[[int, Part], LayerCount | None]
 
 
+def uncounted(_layer: int, _name: Part) -> None:
+    """The `CountOf` where no magnitudes are counted yet."""
+
+
 def pyramid_for(num_tokens: int, layers: Sequence[LayerEntry]) -> PyramidEntry | None:
     """The resolution of the extremes. Columns are a power of two of tokens, so that they can be pooled further. None if
     no layer is large enough."""
@@ -351,7 +355,7 @@ def pyramid_of(
     layer: LayerEntry,
     pyramid: PyramidEntry | None,
     num_tokens: int,
-    count_of: CountOf = lambda index, name: None,
+    count_of: CountOf = uncounted,
 ) -> dict[str, torch.Tensor | LazyTensor]:
     """The extremes and magnitudes of a layer, if it is large enough, by full tensor name; computed when they are
     written. `count_of` returns magnitude counts that are known already, or None."""
@@ -396,8 +400,6 @@ def _made(
 ) -> Made:
     """Low, high and magnitudes for K or V of one layer."""
     rows = rows_of(layer.index, name)
-    if len(layer.heads) < rows.shape[1]:
-        rows = rows.of_heads(layer.heads) if not isinstance(rows, torch.Tensor) else rows[:, list(layer.heads)]
     low, high = extremes_of(rows, layer, name, pyramid, num_tokens)
     count = count_of(layer.index, name)
     if count is None:

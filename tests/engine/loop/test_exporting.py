@@ -103,7 +103,7 @@ def test_an_estimate_answers_or_says_why_not(begun: Driver, tmp_path: Path) -> N
     failed = begun.wait_for(Failed)
     assert (failed.reply_to, failed.message) == (
         4,
-        "There is no layer 9 with K and V to export: choose among 0, 1.",
+        "There is no layer 9 to export: choose among 0, 1.",
     )
 
 

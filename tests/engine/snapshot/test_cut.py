@@ -132,7 +132,7 @@ def test_decoding_goes_on_from_exact_rows_that_were_asked_for_as_numbers(name: s
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
-        ({"layers": (7,)}, "has no layer 7"),
+        ({"layers": (7,)}, "no layer 7 to export"),
         ({"kv_heads": (5,)}, "no kv head 5"),
         ({"num_tokens": 99}, "has 30 tokens, not 99"),
         ({"num_tokens": 25}, "has evicted rows since"),

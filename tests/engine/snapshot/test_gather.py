@@ -8,7 +8,7 @@ import pytest
 
 from engine.snapshot import write as pyramid
 from engine.snapshot.format import PARTS
-from engine.snapshot.gather import ExportChoice
+from engine.snapshot.gather import snapshot_of
 from engine.snapshot.write import LazyTensor
 from engine.wire.exporting import Export
 from tests.engine.snapshot.sessions import begun, small
@@ -21,8 +21,8 @@ def test_rows_that_are_gathered_to_be_counted_are_not_kept(tmp_path: Path, monke
     session = begun(small("paged"), prompt=90)
     count = session.sequence(0).num_tokens
     past = session.rows_at(0, count)
-    choice = ExportChoice(session, session.cache_of(0).stored(count), past, Export(tmp_path / "x.safetensors", 0))
-    tensors = choice.tensors()
+    monkeypatch.setattr(session, "rows_at", lambda seq_id, num_tokens: past)
+    tensors = snapshot_of(session, Export(tmp_path / "x.safetensors", 0)).tensors
     counted = [f"layers.{layer}.{part}.magnitudes" for layer in range(2) for part in PARTS]
     for name in counted:
         later = tensors[name]
