@@ -397,7 +397,7 @@ def reading_share(record: StepRecord) -> float | None:
     """An upper bound on the fraction of a decode step's forward for reading all K and V. None if the cache has other
     costs: rows that are dequantised or recomputed."""
     spec, times = record.cache, record.timings
-    is_read = spec.codec.is_exact and spec.quantizer is None and not spec.recomputes
+    is_read = spec.holds_exact_rows and not spec.recomputes
     if record.phase != "decode" or not is_read or not times.forward_ms or not record.num_bytes.stored:
         return None
     return record.num_bytes.stored / READING_RATE * 1e3 / times.forward_ms

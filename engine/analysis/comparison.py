@@ -415,7 +415,7 @@ class FileRun:
         info, rows = self._opened.info, self._opened.rows
         if info.dtype not in TOLERANCES:
             raise InputError(f"{self._opened.file.path.name} is in {info.dtype}, which no table of rounding knows.")
-        is_lossy = not rows.spec.is_exact or rows.spec.layout == "quantized"
+        is_lossy = not rows.spec.is_exact
         file = self._opened.file
         cache = self._opened.opened.foreign_cache or cache_label(rows.spec)
         edited_from = file.manifest.edited_from

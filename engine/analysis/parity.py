@@ -140,16 +140,16 @@ def report(
     """Compare the steps of which both runs have logits."""
     pairs = [(entry.logits.float(), other.logits[entry.step]) for entry in logged]
     differences = np.array([largest(logits, true) for logits, true in pairs])
-    is_other_lossy = request.against is not None and is_lossy(request.against)
+    is_other_lossy = request.against is not None and not request.against.is_exact
     cache = session.cache_of(request.seq_id)
     first_edited = None if other.is_edited else cache.by_hand.first_position
     edited_from = sys.maxsize if first_edited is None else first_edited
-    may_differ = np.array([is_other_lossy or is_lossy(e.cache) or e.num_tokens > edited_from for e in logged])
+    may_differ = np.array([is_other_lossy or not e.cache.is_exact or e.num_tokens > edited_from for e in logged])
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, cache, other.cache, info.dtype)
     tolerance = TOLERANCES[info.dtype].logit
     # The rows are those of the present mode, which may be lossy although no step was, and may have been edited.
-    may_rows_differ = is_other_lossy or is_lossy(session.cache) or first_edited is not None
+    may_rows_differ = is_other_lossy or not session.cache.is_exact or first_edited is not None
     found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
     if found != "departs" and (found != "within rounding" or wrong is not None):
         beyond = [entry for entry, most in zip(logged, differences, strict=True) if not most <= tolerance]
@@ -186,7 +186,7 @@ def allowed_cause(
     run, or in both)."""
     if edited_from is None:
         return "lossy, as asked"
-    was_lossy = any(is_lossy(e.cache) and (e.cache != cache.spec or e.num_tokens <= edited_from) for e in beyond)
+    was_lossy = any(not e.cache.is_exact and (e.cache != cache.spec or e.num_tokens <= edited_from) for e in beyond)
     is_edited = not beyond or any(e.num_tokens > edited_from for e in beyond)
     layers = session.model.info.geometry.attention_layers
     loses = was_lossy or any(has_lost(each, layers) for each in (cache, other))
@@ -195,17 +195,12 @@ def allowed_cause(
 
 def has_lost(cache: SequenceCache, layers: Iterable[LayerGeometry]) -> bool:
     """Whether the cache holds its rows in fewer bits, or fewer rows than without a retention rule."""
-    if not is_lossy(cache.spec):
+    if cache.spec.is_exact:
         return False
-    if not cache.spec.codec.is_exact or cache.spec.layout == "quantized":
+    if not cache.spec.holds_exact_rows:
         return True
     wholes = [layer.index for layer in layers if layer.window is None]
     return any(cache.held_positions(index).shape[1] < cache.num_own(index, cache.num_tokens) for index in wholes)
-
-
-def is_lossy(spec: CacheSpec) -> bool:
-    """Whether a mode may change rows: by our codecs or rules, or by transformers' quantiser."""
-    return spec.is_compressed or spec.layout == "quantized"
 
 
 def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float, is_row_wrong: bool = False) -> Verdict:

@@ -18,8 +18,8 @@ MAX_BYTES = 128 << 20  # limit for one sequence; a session sets a lower one for 
 @dataclass(frozen=True, eq=False)
 class Lost:
     """What one layer lost in one step: K and V of rows as they were stored, `[1, H_kv, E, ...]`, with their `positions`
-    `[H_kv, E]` where they were evicted one by one; exact rows that are read from codes from now on; and the eviction
-    rule's `state` before the step, where it had one."""
+    `[H_kv, E]` where they were evicted one by one; exact rows that are read from codes from now on; and the `state`
+    of the eviction rule (a layer's `memory`) before the step, where it had one."""
 
     keys: Sequence[torch.Tensor] = ()
     values: Sequence[torch.Tensor] = ()

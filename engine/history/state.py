@@ -168,7 +168,7 @@ class Move:
         """The change of a sequence to another cache mode; `has_evicted`: rows were evicted at once. Exact rows are
         copied as they are, or evicted and logged; the last state itself is not known if rows of it were evicted."""
         is_copied = is_converted and before.is_exact
-        is_known = is_copied and (after.is_exact or (after.codec.is_exact and after.quantizer is None))
+        is_known = is_copied and after.holds_exact_rows
         known_below = num_tokens + (not has_evicted) if is_known else 0
         return cls(step, num_tokens, after, is_converted and num_tokens > 0, num_tokens, known_below)
 

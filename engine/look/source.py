@@ -457,7 +457,7 @@ class CacheSource(Source):
 
     def is_cheap(self, part: Part) -> bool:
         """Where rows are counted as they come: counting all of them again would cost as much as the picture."""
-        return self.spec.retention.keeps_all and not self.spec.recomputes and self.spec.layout != "quantized"
+        return self.spec.retention.keeps_all and not self.spec.recomputes and not self.spec.row.has_quantiser
 
     def states(self, layer: int) -> tuple[StateMatrix, ...]:
         return self.cache.states(layer) if self.is_now else ()

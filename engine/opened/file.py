@@ -288,7 +288,9 @@ class FileRows:
     def are_final(self) -> bool:
         """Whether no row was evicted or rewritten after it had been written."""
         spec = self.spec
-        is_final = spec.retention.keeps_all and not rewrites(spec) and not spec.recomputes and spec.quantizer is None
+        is_final = (
+            spec.retention.keeps_all and not rewrites(spec) and not spec.recomputes and not spec.row.has_quantiser
+        )
         is_told = self.file.manifest.cache_spec is not None
         return is_told and is_final and all(entry.first == 0 for entry in self._entries.values())
 

@@ -485,7 +485,7 @@ def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
         again = ", and made its edits again" if any(one.is_edited_again for one in made) else ""
         return f"re-prefilled {counted(num_recomputed, 'token')}{again}"
     parts = []
-    if not spec.codec.is_exact or spec.layout == "quantized":
+    if not spec.holds_exact_rows:
         parts.append("the rows held were quantised")
     if any(one.num_evicted for one in made):
         parts.append("rows over budget were evicted")

@@ -98,7 +98,8 @@ _QUANTIZER = (
 
 class LayoutRow(Struct, frozen=True):
     """A layout. `preset` is the name by which people choose it. `takes_no` is the reason why it cannot have a codec or
-    a retention rule; it is empty if it can.
+    a retention rule; it is empty if it can. `has_quantiser`: it codes rows by itself, so that attention does not read
+    them as they were computed, and later steps may code them again.
 
     A variant names in `rows_of` the layout whose storage it uses. The offloaded variants keep rows in main memory,
     except those of the layer that comes next; the compiled one runs the decode step of transformers' own forward
@@ -112,6 +113,7 @@ class LayoutRow(Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     needs: tuple[str, ...] = ()
     takes_no: str = ""
+    has_quantiser: bool = False
     is_paged: bool = False
     recomputes: bool = False
     rows_of: str = ""
@@ -219,6 +221,7 @@ LAYOUTS: Mapping[str, LayoutRow] = {
             _QUANTIZER,
             ("full attention in every layer",),
             takes_no="it has a quantiser of its own",
+            has_quantiser=True,
         ),
     )
 }
@@ -387,9 +390,14 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
         return not (self.codec.is_exact and self.retention.keeps_all)
 
     @property
+    def holds_exact_rows(self) -> bool:
+        """Whether every row that it holds is as it was computed: neither our codecs nor the layout codes it."""
+        return self.codec.is_exact and not self.row.has_quantiser
+
+    @property
     def is_append_only(self) -> bool:
         """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
-        return not (self.recomputes or self.is_compressed or self.layout == "quantized")
+        return self.holds_exact_rows and self.retention.keeps_all and not self.recomputes
 
     @property
     def is_exact(self) -> bool:
@@ -545,7 +553,7 @@ def family_of(spec: CacheSpec) -> Family:
     """Which family a mode belongs to: it keeps rows exact, quantises them, or evicts some."""
     if not spec.retention.keeps_all:
         return "evicting"
-    return "lossless" if spec.codec.is_exact and spec.quantizer is None else "quantised"
+    return "lossless" if spec.holds_exact_rows else "quantised"
 
 
 def parameters_of(spec: CacheSpec) -> tuple[Parameter, ...]:

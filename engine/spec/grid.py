@@ -60,7 +60,7 @@ def grid(
 
 def takes_codecs(spec: CacheSpec) -> bool:
     """Whether a codec can be given to the mode: it has none yet, and its layout accepts one."""
-    return spec.codec.is_exact and spec.quantizer is None and not spec.row.takes_no
+    return spec.holds_exact_rows and not spec.row.takes_no
 
 
 def grid_point(name: str, spec: CacheSpec, budget: BudgetValue, codec: CodecSpec | None) -> SweepMode | None:

@@ -2,6 +2,11 @@
 
 A store is changed in place only by appending, cropping and edits by hand. Quantising a prompt and evicting rows make a
 new store, so that several layers can change together or not at all.
+
+Every store answers the same: `append` and `read` give what attention reads; `settled` is the store after a step, with
+the exact rows that it no longer has, which `with_exact` puts back; `crop`, `num_coded`, `num_final` and `first_known`
+are about earlier steps; `write` is an edit by hand; `written` and `refill` are for files. A store whose rows can be
+evicted one by one has also `picked`, `with_only`, `rebuilt` and `overwrite`.
 """
 
 from __future__ import annotations
