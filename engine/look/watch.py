@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.look.canvas import Canvas
-from engine.look.finer import Finer
+from engine.look.finer import Finer, coarser, rank_of, size_of
 from engine.look.pictures import within
 from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
 from engine.wire.pictures import (
@@ -204,10 +204,16 @@ class Watcher:
         found: list[Picture | PictureUpdate] = []
         failed: list[WatchedPicture] = []
         shown: dict[int, VisibleSequence] = {}  # shared by several pictures, so that rows are dequantised once
-        for picture in pictures:
-            draw = partial(self._update_for, session, shown=shown, is_counted=is_counted)
+        draw = partial(self._update_for, session, shown=shown, is_counted=is_counted)
+        free = 0 if self._finer is None else self._finer.most_bytes  # on the line, for those that are left
+        for number, picture in enumerate(sorted(pictures, key=lambda each: rank_of(each.watched.request))):
             try:
-                found += draw(picture) if self._finer is None else self._carried(picture, self._finer, draw, is_last)
+                if self._finer is None:
+                    found += draw(picture)
+                    continue
+                carried = [*self._carried(picture, self._finer, draw, is_last, free // (len(pictures) - number))]
+                free = max(0, free - sum(map(size_of, carried)))
+                found += carried
             except Exception as error:
                 failed.append(picture)
                 self._failures.append((picture.watched.id, error))
@@ -220,9 +226,11 @@ class Watcher:
         finer: Finer,
         draw: Callable[[WatchedPicture], Iterator[Picture | PictureUpdate]],
         is_last: bool,
+        share: int,
     ) -> Iterator[Picture | PictureUpdate]:
-        """What is to be sent of a picture over a slow line: of one that is too large, a coarser one. Where no step
-        follows, it is sent itself when the line has time; a later step takes that back, or finds that it has gone."""
+        """What is to be sent of a picture over a slow line: of one of more bytes than its `share`, a coarser one. Where
+        no step follows, it is sent itself when the line has time; a later step takes that back, or finds that it has
+        gone."""
         number = picture.watched.id
         if picture.is_owed:
             finer.drop(number)
@@ -232,7 +240,7 @@ class Watcher:
             if picture.coarser is not None and not finer.drop(number):
                 picture.coarser = None
             if picture.coarser is None:
-                smaller = next(filter(None, (finer.coarser(each, picture.watched.request) for each in found)), None)
+                smaller = next(filter(None, (coarser(each, picture.watched.request, share) for each in found)), None)
                 if smaller is None:
                     yield from found
                     return

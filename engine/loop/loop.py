@@ -95,8 +95,8 @@ class EngineLoop:
         self._turn(self.inbox.take())
 
     def _turn(self, command: Command | None) -> None:
-        """Handle a command; without one do the most urgent piece of work: surprisals if there is time, a step, then the
-        other run of a comparison, an opened file, a what-if trial."""
+        """Handle a command; without one do the most urgent piece of work: surprisals if there is time, a step, then a
+        picture that is owed, the other run of a comparison, an opened file, a what-if trial."""
         if command is not None:
             self._guard(command)
         elif self._session is not None and self._has_time_for_surprisal:
@@ -104,6 +104,9 @@ class EngineLoop:
             self._surprisal.advance(self._session)
         elif self._session is not None and self._has_work:
             self._advance(self._session)
+        elif self.reporter.owes:
+            self.activity.begin("drawing")
+            self.reporter.pay()
         elif self.comparing.has_more:
             self.activity.begin("the other run of a comparison")
             self.comparing.advance(self._session)
@@ -159,8 +162,9 @@ class EngineLoop:
             return command
         if not self._has_work:
             self._rest()
-            has_more = self.measuring.is_trying or self.comparing.has_more or self.workspace.opened.has_more
-            return None if has_more else self.inbox.wait()
+            if self.reporter.owes or self.comparing.has_more or self.workspace.opened.has_more:
+                return None
+            return None if self.measuring.is_trying else self.inbox.wait()
         if (wait_s := self._wait_s) <= 0:
             return None
         self._rest()

@@ -21,7 +21,7 @@ from engine.errors import (
     is_out_of_memory,
     plain,
 )
-from engine.look.finer import Finer
+from engine.look.finer import AT_ONCE, Finer, coarser
 from engine.loop.inbox import Activity, Inbox
 from engine.wire.events import Done, Failed, StateChanged
 from engine.wire.message import Command, Event
@@ -101,18 +101,35 @@ class Reporter:
     def reply_picture(
         self, take: Callable[[PictureRequest], Picture], request: PictureRequest, side: Side | None = None
     ) -> None:
-        """Answer with a picture; over a slow line with a coarser one if it is too large, which it follows itself. Those
-        of both sides of a comparison and of their difference have the same cells."""
-        found, kind = take(request), (type(request), side)
+        """Answer with a picture; over a slow line with a coarser one if it is too large, which it follows itself, taken
+        when nothing else is to be done. Those of both sides of a comparison and of their difference have the same
+        cells."""
+        found, kind, number = None, (type(request), side), self.reply_to
         if self.finer is not None:
             self.finer.drop(kind)
             if side in (None, "a") or self._sized[0] != request:
-                self._sized = request, self.finer.coarser(found, request)
+                found = take(request)
+                self._sized = request, coarser(found, request, self.finer.most_bytes // AT_ONCE)
             if (smaller := self._sized[1]) is not None:
                 self.reply(take(smaller))
-                self.finer.put(kind, replace(found, reply_to=self.reply_to))
+                self.finer.owe(kind, lambda: replace(found or take(request), reply_to=number))
                 return
-        self.reply(found)
+        self.reply(found or take(request))
+
+    @property
+    def owes(self) -> bool:
+        """Whether pictures are still to be taken whole."""
+        return self.finer is not None and self.finer.is_owing
+
+    def pay(self) -> None:
+        """Take a picture that is owed."""
+        assert self.finer is not None
+        try:
+            self.finer.pay()
+        except InputError:  # what it shows is gone
+            return
+        except Exception as error:
+            self.fail(error, "a picture", is_asked=False)
 
     def answer(self, command_id: int | None, event: Event) -> None:
         """Emit an event as an answer to the command of that id; None: to none."""
