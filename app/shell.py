@@ -82,6 +82,7 @@ class Shell(QObject):
         self._app = app
         self.settings = settings
         self.export_folder = Path.home()
+        self.server_tried = ServerSpec("")
         self.models = Models()
         theme = resolve_theme(settings.theme)
         apply_colors(app, theme)
@@ -250,6 +251,7 @@ class Shell(QObject):
 
     def attach(self, spec: ServerSpec) -> None:
         """Listen to a server, and show what it has cached."""
+        self.server_tried = spec
         self.window.arrange("servers")
         self.intents.send(AttachServer(spec))
 

@@ -132,7 +132,7 @@ def ask_hub_name(shell: Shell) -> None:
 def ask_server(shell: Shell) -> None:
     from app.dialogs.questions import ServerDialog
 
-    ServerDialog(shell.window).ask(shell.attach)
+    ServerDialog(shell.server_tried, shell.window).ask(shell.attach)
 
 
 def ask_loading(shell: Shell) -> None:

@@ -87,13 +87,16 @@ _FIELDS = (
 
 
 class ServerDialog(QuestionDialog):
-    """Signal: `chosen(ServerSpec)`."""
+    """`tried` is what was chosen last. Signal: `chosen(ServerSpec)`."""
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, tried: ServerSpec, parent: QWidget) -> None:
         super().__init__("Attach to a server", parent)
-        self.fields = [line_field(name, hint=hint, tip=tip) for name, hint, tip in _FIELDS]
+        texts = tried.endpoint, tried.replay, tried.metrics, tried.tokenizer
+        self.fields = [
+            line_field(name, text, hint, tip) for text, (name, hint, tip) in zip(texts, _FIELDS, strict=True)
+        ]
         self.speed = decimal_field(
-            "Speed of a recording", 0, 0, 1000, decimals=1, step=1, unit=" ×", automatic="at once"
+            "Speed of a recording", tried.speed, 0, 1000, decimals=1, step=1, unit=" ×", automatic="at once"
         )
         ways = {0: self._on_recording, 3: self._on_folder}
         for number, (field, (name, *_)) in enumerate(zip(self.fields, _FIELDS, strict=True)):

@@ -116,7 +116,7 @@ class Attached:
         return ServerState(
             server.name,
             self.source.state,
-            self.source.words(),
+            " ".join(filter(None, (self.source.words(), self.why_no_metrics))),
             server.notes(),
             server.num_batches,
             live_blocks=counts.live,
@@ -132,14 +132,9 @@ class Attached:
             reuse_gaps=tuple(sorted(counts.reuse_gaps.items())),
             absences=tuple(sorted(counts.absences.items())),
             pools=self.pools,
-            told=self._told(),
+            told=metrics.beside_events(server, *self.figures, self.pools) if self.figures else (),
             is_recording=self.file is not None,
         )
-
-    def _told(self) -> tuple[tuple[str, str], ...]:
-        """The figures of its metrics page, and why it cannot be read."""
-        figures = metrics.beside_events(self.server, *self.figures, self.pools) if self.figures else ()
-        return (*figures, ("metrics", self.why_no_metrics)) if self.why_no_metrics else figures
 
     def read_figures(self) -> None:
         """Read its metrics page, and estimate the hit ratios of other pools, where it is time for that."""

@@ -71,6 +71,7 @@ def fetch(url: str) -> Metrics:
         raise InputError(f"{url} answers with status {error.code}: check the address of the metrics page.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
+        reason = getattr(reason, "strerror", None) or reason
         raise InputError(f"{url} cannot be read ({reason}): check the address, and that the server runs.") from None
     except Exception as error:  # http.client has its own for what is no HTTP
         raise InputError(f"{url} is no web page ({type(error).__name__}): check the port.") from None

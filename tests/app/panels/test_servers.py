@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.control.sender import Sender
+from app.dialogs.questions import ServerDialog
 from app.kit.asking import Question
 from app.kit.view import View
 from app.models import Models
@@ -117,8 +118,9 @@ def test_without_a_tokenizer_tokens_are_numbers(desk: Desk) -> None:
 
 
 def test_attaching_shows_the_panels_and_asks_for_the_server(shell: Shell, engine: FakeEngine) -> None:
-    spec = ServerSpec("tcp://127.0.0.1:5557")
+    spec = ServerSpec("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558", "http://127.0.0.1/metrics", "a", 2.0)
     shell.attach(spec)
+    assert ServerDialog(shell.server_tried, shell.window).answer() == spec, "the next time it stands there"
     assert [command.spec for command in engine.sent if isinstance(command, AttachServer)] == [spec]
     assert {"prefixes", "reuse", "server"} <= {name for name, panel in shell.window.panels.items() if panel.isVisible()}
 
