@@ -77,7 +77,7 @@ class AnswerView(View[State]):
         """What the answer depends on besides the question."""
         server = self._models.servers.now
         if command.server:
-            return server and (server.num_batches or server.words)
+            return server and (server.counts.batches or server.words)
         status = self._models.status.now
         if self._models.status.is_running:
             return self._asked[1]  # reading a large pool costs a run more than it is worth

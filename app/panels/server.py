@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 
@@ -24,51 +25,51 @@ NONE = "Attach to a server that publishes KV events (vLLM, SGLang, TensorRT-LLM)
 
 def facts_of(server: ServerState) -> tuple[Fact, ...]:
     """All lines below the sentence of the connection."""
-    period = f"by {age_words(server.period_s * 1.0)}" if server.period_s > 1 else "by second"
+    counts = server.counts
+    period = f"by {age_words(counts.period_s * 1.0)}" if counts.period_s > 1 else "by second"
+    span = range(int(counts.first_s // counts.period_s), int(counts.last_s // counts.period_s) + 1)
     rates = [
-        Fact(f"{name} {period}", thousands(total), bars=tuple(float(row[place]) for row in server.rates), color=color,
+        Fact(f"{name} {period}", thousands(total), bars=tuple(float(rate.get(at, 0)) for at in span), color=color,
              tip="Blocks in all, and a bar for each span of time, the newest at the right")
-        for place, (name, total, color) in enumerate((
-            ("stored", server.stored - server.again, "accent"), ("evicted", server.evicted, "page_host"),
-            ("stored again", server.again, "selected"),
-        ))
+        for rate, (name, total, color) in zip(counts.rates, (
+            ("stored", counts.stored - counts.stored_again, "accent"), ("evicted", counts.removed, "page_host"),
+            ("stored again", counts.stored_again, "selected"),
+        ), strict=True)
+    ]  # fmt: skip
+    pools = [
+        Fact(counted(blocks, "block"), percent(ratio),
+             tip="Estimated from the chains that were stored: what the prefix cache would find with so many blocks")
+        for blocks, ratio in server.pools
     ]  # fmt: skip
     return (
         *(Fact(note, role="bad", tip=note) for note in server.notes),
-        Fact("live blocks", thousands(server.live_blocks), tip="Copies count, as in the server's pool"),
-        Fact("most at once", thousands(server.most_blocks), tip="The most blocks that were live at one time"),
+        Fact("live blocks", thousands(counts.live_blocks), tip="Copies count, as in the server's pool"),
+        Fact("most at once", thousands(counts.most_live_blocks), tip="The most blocks that were live at one time"),
         Fact("live tokens", thousands(server.live_tokens), tip="Tokens whose K and V the server has now"),
         *section("Over time"),
         *rates,
-        Fact("tokens computed again after eviction", thousands(server.again_tokens),
-             role="warning" if server.again_tokens else "text", tip="What a larger pool would have saved"),
-        *_counts("lifetime of blocks", server.lifetimes, "From being stored until evicted"),
-        *_counts("until read again", server.reuse_gaps, "From one use of a prefix until a request continued it"),
-        *_counts("evicted until stored again", server.absences, "Short: a slightly larger pool would have kept them"),
+        Fact("tokens computed again after eviction", thousands(counts.stored_again_tokens),
+             role="warning" if counts.stored_again_tokens else "text", tip="What a larger pool would have saved"),
+        *_counts("lifetime of blocks", counts.lifetimes_s, "From being stored until evicted"),
+        *_counts("until read again", counts.reuse_gaps_s, "From one use of a prefix until a request continued it"),
+        *_counts("evicted until stored again", counts.absences_s, "Short: a slightly larger pool would have kept them"),
         *(section("The server's own figures") if server.told else ()),
         *(Fact(*told) for told in server.told),
-        *_pools(server),
+        *(section("Hit ratio by pool size (estimate)") if pools else ()),
+        *pools,
     )  # fmt: skip
 
 
-def _counts(name: str, rows: tuple[tuple[float, int], ...], tip: str) -> tuple[Fact, ...]:
+def _counts(name: str, counts: Mapping[float, int], tip: str) -> tuple[Fact, ...]:
     """A line with the distribution of seconds: bars, and where its middle is."""
-    if not rows:
+    if not counts:
         return ()
+    rows = sorted(counts.items())
     sums = list(accumulate(count for _, count in rows))
     middle = rows[bisect_left(sums, sums[-1] / 2)][0]
     lines = (f"up to {age_words(up_to)}: {thousands(count)}" for up_to, count in rows)
     return (Fact(name, f"half ≤ {age_words(middle)}", bars=tuple(float(count) for _, count in rows),
                  tip="\n".join((tip, *lines))),)  # fmt: skip
-
-
-def _pools(server: ServerState) -> tuple[Fact, ...]:
-    if not server.pools:
-        return ()
-    tip = "Estimated from the chains that were stored: what the prefix cache would find with so many blocks"
-    return (*section("Hit ratio by pool size (estimate)"), *(
-        Fact(counted(blocks, "block"), percent(ratio), tip=tip) for blocks, ratio in server.pools
-    ))  # fmt: skip
 
 
 class ServerView(View[ServerState]):
@@ -93,7 +94,7 @@ class ServerView(View[ServerState]):
         return self._models.servers.now or NONE
 
     def show_state(self, state: ServerState) -> None:
-        self.set_detail(counted(state.num_batches, "batch", "batches"))
+        self.set_detail(counted(state.counts.batches, "batch", "batches"))
         self.words.setText(state.words)
         self.facts.show_facts(facts_of(state))
         self.record.setText("End recording" if state.is_recording else "Record…")

@@ -121,7 +121,7 @@ def print_explanation(args: argparse.Namespace) -> int:
         for name in ("server", "reply_to"):
             del values[name]
         values["tokens"] = values.pop("num_tokens")
-        print_json({**values, "batches": server.num_batches, "notes": server.notes()})
+        print_json({**values, "batches": server.counts.batches, "notes": server.notes()})
         return 0
     print(f"{answer.reused:,} of {counted(len(ids), 'token')} reused.\n{printable(answer.why)}")
     return _print_notes(server)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import BinaryIO
 
@@ -112,28 +113,17 @@ class Attached:
 
     def reported(self) -> ServerState:
         """What the window is told of it."""
-        server, counts = self.server, self.server.counts
+        server = self.server
         return ServerState(
             server.name,
             self.source.state,
             " ".join(filter(None, (self.source.words(), self.why_no_metrics))),
             server.notes(),
-            server.num_batches,
-            live_blocks=counts.live,
-            most_blocks=counts.most_live,
-            live_tokens=sum(max(0, block.below) for tree in server.trees.values() for block in tree.tops()),
-            stored=counts.stored,
-            evicted=counts.removed,
-            again=counts.again,
-            again_tokens=counts.again_tokens,
-            period_s=counts.period,
-            rates=counts.rates,
-            lifetimes=tuple(sorted(counts.lifetimes.items())),
-            reuse_gaps=tuple(sorted(counts.reuse_gaps.items())),
-            absences=tuple(sorted(counts.absences.items())),
-            pools=self.pools,
-            told=metrics.beside_events(server, *self.figures, self.pools) if self.figures else (),
-            is_recording=self.file is not None,
+            sum(max(0, block.below) for tree in server.trees.values() for block in tree.tops()),
+            deepcopy(server.counts),
+            self.pools,
+            metrics.beside_events(server, *self.figures, self.pools) if self.figures else (),
+            self.file is not None,
         )
 
     def read_figures(self) -> None:
@@ -146,8 +136,8 @@ class Attached:
                 self.why_no_metrics = ""
             except InputError as error:
                 self.why_no_metrics = str(error)
-        if self.pools_of != self.server.num_batches and time.monotonic() >= self.pools_at:
-            self.pools_of = self.server.num_batches
+        if self.pools_of != self.server.counts.batches and time.monotonic() >= self.pools_at:
+            self.pools_of = self.server.counts.batches
             usable, began = metrics.usable_blocks(self.figures[1]) if self.figures else 0, time.monotonic()
             self.pools = self.server.hit_ratios(usable, LATEST)
             self.pools_at = time.monotonic() + REST * (time.monotonic() - began)
@@ -257,7 +247,7 @@ class ServingClient:
                 _record(attached, command.path)
             case TakePrefixTree() | ExplainPrefix():
                 if isinstance(attached.source, Source):
-                    if not (attached.server.num_batches or attached.server.num_unreadable):
+                    if not (attached.server.counts.batches or attached.server.counts.unreadable):
                         raise InputError(f"No batch has come yet. {attached.source.words()}")
                     attached.server.waited = time.monotonic() - attached.came_at
                 return answer(attached.server, command, attached.tokenizer)

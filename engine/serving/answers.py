@@ -88,7 +88,7 @@ def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tupl
 
     def add(blocks: Iterable[Block], into: list[_Run], start: int, depth: int) -> int:
         for block in heapq.nlargest(MOST_BRANCHES, blocks, key=lambda each: each.below):
-            run = _Run(block, -1 if block.parent_key is not None and block.parent is None else start, depth, among)
+            run = _Run(block, -1 if block.parent is not None and block.parent.tokens is None else start, depth, among)
             into.append(run)
             if run.kids:
                 heapq.heappush(waiting, (-block.below, id(run), run))

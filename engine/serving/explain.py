@@ -202,7 +202,7 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
         return answer("other salt or adapter", other)
     number, equal = most_equal([kid.tokens or b"" for kid in kids], wanted) if kids else (0, 0)
     later = {tuple(ids[at : at + size]) for at in range(start + size, whole, size)}
-    if not equal and any(block.ids in later for waiting in tree.orphans.values() for block in waiting.values()):
+    if not equal and any(block.ids in later for block in tree.late()):
         why = f"Later blocks of this prompt are stored; the one at token {start:,} came before what was seen."
         return answer("partial", why)
     if kids:

@@ -129,7 +129,7 @@ def beside_events(
     if estimated := [ratio for size, ratio in pools if size <= usable]:  # the last is for all that was stored
         found.append(("by its events, in a pool as large (estimate)", f"{100 * estimated[-1]:.1f} %"))
     if usable:
-        live, usable = server.counts.live, usable * len(server.trees)
+        live, usable = server.counts.live_blocks, usable * len(server.trees)
         found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))
         if live > usable:
             found.append(("more live blocks than the pool has", "the server sends some events twice"))

@@ -4,12 +4,15 @@ hit with another pool."""
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from engine.serving.events import GPU, Cleared, Hash, Removed, Stored
 from engine.wire.pages import decode_token_ids
+from engine.wire.serving import Counts
 
 # What is remembered of a server at most, for a stream that only stores: blocks, tokens in them, and of each rank blocks
 # that are gone.
@@ -17,42 +20,8 @@ MAX_BLOCKS, MAX_TOKENS, MAX_GONE = 1 << 20, 1 << 26, 200_000
 # Copies of most blocks, which share these: a dict for each would take as much time and memory as all the rest.
 NONE: Mapping[str, int] = {}
 ONE: Mapping[str, int] = {GPU: 1}
-MOST_PERIODS = 120  # of the chart over time
 Key = Hash | tuple[int, Hash]
-
-
-class Counts:
-    """What the stream of a server says in all, over its ranks. Distributions are counts by the seconds up to which, in
-    powers of two from a millisecond on; `rates` blocks stored, evicted and stored again by number of the period."""
-
-    def __init__(self) -> None:
-        self.stored = self.removed = self.cleared = self.again = self.again_tokens = 0
-        self.live = self.most_live = 0  # copies
-        self.num_blocks = self.num_tokens = 0  # that are remembered, of blocks that are gone too
-        self.odd = Counter[str]()  # what a stream that is true would not say, by kind
-        self.lifetimes, self.reuse_gaps, self.absences = Counter[float](), Counter[float](), Counter[float]()
-        self.period = 1
-        self._rates = Counter[tuple[int, int]]()
-        self._since, self._until = float("inf"), float("-inf")
-
-    def rate(self, now: float, column: int, count: int = 1) -> None:
-        self._since, self._until = min(self._since, now), max(self._until, now)
-        while self._until - self._since >= MOST_PERIODS * self.period:
-            self.period *= 2
-            merged = Counter[tuple[int, int]]()
-            for (at, of), number in self._rates.items():
-                merged[at // 2, of] += number
-            self._rates = merged
-        self._rates[int(now // self.period), column] += count
-
-    @property
-    def rates(self) -> tuple[tuple[int, int, int], ...]:
-        """By period, the latest last."""
-        if not self._rates:
-            return ()
-        first, last = (int(each // self.period) for each in (self._since, self._until))
-        found = self._rates
-        return tuple((found[at, 0], found[at, 1], found[at, 2]) for at in range(first, last + 1))
+STORED, EVICTED, AGAIN = range(3)  # places in `Counts.rates`
 
 
 def up_to(seconds: float) -> float:
@@ -69,36 +38,31 @@ class Group(NamedTuple):
     ahead: int = 0
 
 
+@dataclass(eq=False, slots=True)
 class Block:
-    """A block that is or was in the server's cache. `copies` are its copies by medium (the same tokens may be computed
-    twice); `parent` is None at a root, and where the parent is not known (`parent_key` says which it would be)."""
+    """A block that is or was in the server's cache. One whose tokens are not known (the server named its hash alone)
+    has no place in the tree but before its `kids`. `copies` are its copies by medium: the same tokens may be computed
+    twice. `parent` is None at the beginning of a prompt."""
 
-    __slots__ = (
-        "below", "copies", "extra", "gone_at", "group", "key", "kids", "lora", "num_stored", "number", "parent",
-        "parent_key", "size", "stored_at", "sure", "sure_since", "tokens", "used_at", "why_gone",
-    )  # fmt: skip
-
-    def __init__(self, key: Key, group: int, now: float) -> None:
-        self.key, self.group = key, group
-        self.parent: Block | None = None
-        self.parent_key: Key | None = None
-        self.tokens: bytes | None = None
-        self.size = 0
-        self.extra: tuple[str, ...] = ()
-        self.lora = ""
-        self.kids: dict[Key, Block] | None = None
-        self.copies = NONE
-        self.stored_at = self.used_at = now
-        self.gone_at = 0.0
-        self.why_gone = ""
-        self.num_stored = self.number = 0  # `number` is its place in the trace
-        self.sure: dict[str, int] | None = None  # copies that came since `sure_since` events were lost
-        self.sure_since = 0
-        self.below = -1  # live tokens in it and behind it; -1 until they are counted anew
+    key: Key
+    group: int
+    stored_at: float
+    used_at: float
+    copies: Mapping[str, int]
+    parent: Block | None = None
+    kids: dict[Key, Block] | None = None
+    tokens: bytes | None = None
+    size: int = 0
+    extra: tuple[str, ...] = ()
+    lora: str = ""
+    num_stored: int = 0
+    gone_at: float = 0.0
+    why_gone: str = ""
+    number: int = 0  # its place in the trace
+    below: int = -1  # live tokens in it and behind it; -1 until they are counted anew
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Its token ids; none where the server named its hash alone."""
         return decode_token_ids(self.tokens[: 4 * self.size]) if self.tokens else ()
 
 
@@ -116,13 +80,13 @@ class Tree:
         self.rank, self.counts = rank, counts
         self.blocks: dict[Key, Block] = {}
         self.roots: dict[Key, Block] = {}
-        self.orphans: dict[Key, dict[Key, Block]] = {}  # by the parent that has not come
-        self._gone: deque[Block] = deque()
+        self.unknown: dict[Key, Block] = {}  # blocks without tokens that others follow
         self.groups: dict[int, Group] = {}
-        self._sized: set[int] = set()  # those that stored something since the cache was empty
         self.is_known = True
-        self._num_lost = 0
         self.trace = Trace()
+        self._sized: set[int] = set()  # groups that stored something since the cache was empty
+        self._sure: dict[Block, dict[str, int]] = {}  # copies that came since events were lost
+        self._gone: deque[Block] = deque()
 
     # ---- the fold ------------------------------------------------------------------------------------------------
 
@@ -136,43 +100,41 @@ class Tree:
             self.clear(now, "cleared", event.medium)
 
     def _store(self, event: Stored, now: float) -> None:
-        group, medium, parent = event.group, event.medium, None
-        parent_key: Key | None = None if event.parent is None else (group, event.parent) if group else event.parent
+        group, medium, counts = event.group, event.medium, self.counts
         has_tokens = bool(event.tokens) and event.tokens[0] is not None
         is_computed = has_tokens and medium == GPU  # of slower media it is a copy
         if event.block_size:
             self._set_group(event)
-        if parent_key is not None:
-            parent = self.blocks.get(parent_key)
-            if parent is not None and is_computed:
-                self._use(parent, now)
+        parent = None if event.parent is None else self.blocks.get((group, event.parent) if group else event.parent)
+        if parent is not None and is_computed:
+            self._use(parent, now)
         num_new = 0
         for hash_, tokens, extra in zip(event.hashes, event.tokens, event.extras, strict=True):
-            key: Key = (group, hash_) if group else hash_
-            block = self.blocks.get(key)
-            if block is None:
-                block = self.blocks[key] = Block(key, group, now)
-                self.counts.num_blocks += 1
+            block = self._block(group, hash_, now)
             if tokens is not None and block.tokens is None:
-                self._place(block, event, tokens, extra, parent, parent_key)
+                if parent is None and event.parent is not None:
+                    parent = self._block(group, event.parent, now)
+                self._place(block, event, tokens, extra, parent)
             if not block.copies:
                 if block.num_stored:
-                    self._return(block, now)
+                    counts.stored_again += 1
+                    counts.stored_again_tokens += block.size
+                    counts.absences_s[up_to(now - block.gone_at)] += 1
+                    self._rate(AGAIN, now)
                 else:
                     num_new += 1
                 block.stored_at = block.used_at = now
             block.num_stored += 1
             self._count(block, medium, 1)
-            parent, parent_key = block, key
-        counts = self.counts
+            parent = block
         counts.stored += len(event.hashes)
-        counts.live += len(event.hashes)
-        counts.most_live = max(counts.most_live, counts.live)
+        counts.live_blocks += len(event.hashes)
+        counts.most_live_blocks = max(counts.most_live_blocks, counts.live_blocks)
         if num_new:
-            counts.rate(now, 0, num_new)
+            self._rate(STORED, now, num_new)
         if is_computed and parent is not None:
             self.trace.add(parent.number, len(event.hashes))
-        if counts.num_blocks > MAX_BLOCKS or counts.num_tokens > MAX_TOKENS:
+        if counts.remembered_blocks > MAX_BLOCKS or counts.remembered_tokens > MAX_TOKENS:
             self._drop_oldest()
 
     def _set_group(self, event: Stored) -> None:
@@ -183,54 +145,40 @@ class Tree:
         self.groups[event.group] = Group(event.block_size, event.window, ahead)
         self._sized.add(event.group)
 
-    def _place(
-        self, block: Block, event: Stored, tokens: bytes, extra: tuple[str, ...], parent: Block | None, key: Key | None
-    ) -> None:
+    def _block(self, group: int, hash_: Hash, now: float) -> Block:
+        key: Key = (group, hash_) if group else hash_
+        block = self.blocks.get(key)
+        if block is None:
+            block = self.blocks[key] = Block(key, group, now, now, NONE)
+            self.counts.remembered_blocks += 1
+        return block
+
+    def _place(self, block: Block, event: Stored, tokens: bytes, extra: tuple[str, ...], parent: Block | None) -> None:
         """Give a block its tokens and its place in the tree."""
-        block.tokens, block.extra, block.lora, block.size = tokens, extra, event.lora, event.block_size
-        self.counts.num_tokens += event.block_size
-        block.parent, block.parent_key = parent, key
-        if parent is not None and (parent is block or block.kids) and self._is_within(parent, block):
+        above = parent if block.kids or parent is block else None
+        while above is not None and above is not block:
+            above = above.parent
+        if above is not None:
             self._say("parents within their own chain")
-            block.parent, block.parent_key, parent = None, None, None
-        if parent is not None and parent.below >= 0:
-            _touch(parent)
+            return
+        block.tokens, block.extra, block.lora, block.size = tokens, extra, event.lora, event.block_size
+        self.counts.remembered_tokens += event.block_size
+        self.unknown.pop(block.key, None)
+        _touch(parent)
+        block.parent, block.below = parent, -1
         block.number = self.trace.block(parent.number if parent is not None else 0)
         self._beside(block)[block.key] = block
-        for kid in self.orphans.pop(block.key, {}).values() if self.orphans else ():
-            if self._is_within(block, kid):
-                self._say("parents within their own chain")
-                kid.parent_key = None
-            else:
-                kid.parent = block
-            self._beside(kid)[kid.key] = kid
 
     def _beside(self, block: Block) -> dict[Key, Block]:
-        """The blocks that stand where this one does: behind its parent, at the root, or waiting for a parent."""
-        if block.parent is not None:
-            if block.parent.kids is None:
-                block.parent.kids = {}
-            return block.parent.kids
-        return self.roots if block.parent_key is None else self.orphans.setdefault(block.parent_key, {})
-
-    @staticmethod
-    def _is_within(block: Block | None, other: Block) -> bool:
-        """Whether `other` is this block or above it. Only a block that has something below it can be."""
-        if block is other:
-            return True
-        if other.kids is None:
-            return False
-        while block is not None:
-            if block is other:
-                return True
-            block = block.parent
-        return False
-
-    def _return(self, block: Block, now: float) -> None:
-        self.counts.again += 1
-        self.counts.again_tokens += block.size
-        self.counts.absences[up_to(now - block.gone_at)] += 1
-        self.counts.rate(now, 2)
+        """The blocks that stand where this one does: behind its parent, or at the beginning."""
+        parent = block.parent
+        if parent is None:
+            return self.roots
+        if parent.tokens is None:
+            self.unknown[parent.key] = parent
+        if parent.kids is None:
+            parent.kids = {}
+        return parent.kids
 
     def _count(self, block: Block, medium: str, change: int) -> None:
         """Count copies of a block."""
@@ -242,17 +190,15 @@ class Tree:
         if block.below >= 0:
             _touch(block)
         if not self.is_known:
-            sure = self._since_lost(block)
+            sure = self._sure.setdefault(block, {})
             sure[medium] = max(0, sure.get(medium, 0) + change)
 
     def sure(self, block: Block) -> Mapping[str, int]:
         """The copies of a block that are there whatever the batches said that were lost."""
-        return block.copies if self.is_known else self._since_lost(block)
+        return block.copies if self.is_known else self._sure.get(block, NONE)
 
-    def _since_lost(self, block: Block) -> dict[str, int]:
-        if block.sure is None or block.sure_since != self._num_lost:
-            block.sure, block.sure_since = {}, self._num_lost
-        return block.sure
+    def _rate(self, of: int, now: float, number: int = 1) -> None:
+        self.counts.rates[of][int(now // self.counts.period_s)] += number
 
     def _remove(self, block: Block | None, medium: str, now: float) -> None:
         self.counts.removed += 1
@@ -262,13 +208,13 @@ class Tree:
             self._say("blocks removed more often than stored")
         else:
             self._count(block, medium, -1)
-            self.counts.live -= 1
+            self.counts.live_blocks -= 1
             if not block.copies:
                 self._leave(block, now, "evicted")
 
     def _leave(self, block: Block, now: float, why: str) -> None:
-        self.counts.lifetimes[up_to(now - block.stored_at)] += 1
-        self.counts.rate(now, 1)
+        self.counts.lifetimes_s[up_to(now - block.stored_at)] += 1
+        self._rate(EVICTED, now)
         block.gone_at, block.why_gone = now, why
         self._gone.append(block)
         if len(self._gone) > MAX_GONE:
@@ -281,7 +227,7 @@ class Tree:
             for name in [medium] if medium else list(block.copies):
                 if count := block.copies.get(name, 0):
                     self._count(block, name, -count)
-                    self.counts.live -= count
+                    self.counts.live_blocks -= count
             if not block.copies:
                 self._leave(block, now, why)
         if not medium:
@@ -290,56 +236,63 @@ class Tree:
 
     def lost(self) -> None:
         """Events are missing from here on."""
-        self.is_known = False
-        self._num_lost += 1
+        self.is_known, self._sure = False, {}
 
     def _use(self, block: Block, now: float) -> None:
         """Something was stored behind a block, so it was read: all before it are there as well."""
         if block.copies:
-            self.counts.reuse_gaps[up_to(now - block.used_at)] += 1
+            self.counts.reuse_gaps_s[up_to(now - block.used_at)] += 1
         block.used_at = now
         has_window = block.group in self.groups and self.groups[block.group].window  # then what slid out may be gone
         at = None if self.is_known or has_window else block
-        while at is not None and not self.sure(at).get(GPU):
+        while at is not None and at.num_stored and not self.sure(at).get(GPU):
             if GPU in at.copies:
-                self._since_lost(at)[GPU] = 1
+                self._sure.setdefault(at, {})[GPU] = 1
             else:
                 self._say("blocks in use that were said to be gone")
                 self._count(at, GPU, 1)
-                self.counts.live += 1
+                self.counts.live_blocks += 1
                 at.stored_at = now
             at = at.parent
 
     # ---- bounds --------------------------------------------------------------------------------------------------
 
     def _forget(self, block: Block) -> None:
-        """Forget a block that is gone; what stands behind it waits for its parent again."""
+        """Forget a block that is gone; where others stand behind it, all but that."""
+        parent = block.parent
         if block.copies or self.blocks.get(block.key) is not block:
             return
-        del self.blocks[block.key]
-        self.counts.num_blocks -= 1
-        self.counts.num_tokens -= block.size
-        _touch(block.parent)
-        self._beside(block).pop(block.key, None)
-        if block.parent is None and block.parent_key is not None and not self.orphans[block.parent_key]:
-            del self.orphans[block.parent_key]
+        _touch(parent)
+        if block.tokens is not None:
+            del self._beside(block)[block.key]
+        self.counts.remembered_tokens -= block.size
+        self._sure.pop(block, None)
         if block.kids:
-            self.orphans[block.key] = block.kids
-            for kid in block.kids.values():
-                kid.parent, kid.parent_key = None, block.key
+            block.tokens, block.size, block.num_stored, block.parent = None, 0, 0, None
+            self.unknown[block.key] = block
+            return
+        del self.blocks[block.key]
+        self.unknown.pop(block.key, None)
+        self.counts.remembered_blocks -= 1
+        if parent is not None and parent.tokens is None and not parent.kids:
+            self._forget(parent)
 
     def _drop_oldest(self) -> None:
-        """Let an eighth of all blocks go, the oldest of those that are gone first: no true pool is that large."""
+        """Let an eighth of all blocks go with what stands behind them, the oldest of those that are gone first: no true
+        pool is that large."""
         self._say("times more blocks than are followed")
         kept = sorted(self.blocks.values(), key=lambda block: (bool(block.copies), block.used_at))
-        for block in kept[: max(1, len(kept) // 8)]:
-            self.counts.live -= sum(block.copies.values())
+        waiting = kept[: max(1, len(kept) // 8)]
+        while waiting:
+            block = waiting.pop()
+            waiting += (block.kids or {}).values()
+            self.counts.live_blocks -= sum(block.copies.values())
             block.copies = NONE
             self._forget(block)
         self.lost()
 
     def _say(self, what: str) -> None:
-        self.counts.odd[what] += 1
+        self.counts.contradictions[what] += 1
 
     def settle(self) -> None:
         """Count anew how many tokens are behind each block, where that changed."""
@@ -360,11 +313,14 @@ class Tree:
         more."""
         return min(self.groups, key=lambda of: (bool(self.groups[of].window), self.groups[of].size, of), default=0)
 
+    def late(self) -> Iterator[Block]:
+        """The blocks whose parent is not known."""
+        return chain.from_iterable((block.kids or {}).values() for block in self.unknown.values())
+
     def tops(self) -> Iterator[Block]:
         """The blocks of the main group that begin a prompt, and those whose parent is not known."""
         main = self.main
-        for among in (self.roots, *self.orphans.values()):
-            yield from (block for block in among.values() if block.group == main)
+        return (block for block in chain(self.roots.values(), self.late()) if block.group == main)
 
     def children(self, block: Block | None, group: int = 0) -> Iterator[Block]:
         """What follows a block, or begins a prompt, in one cache group; blocks that are gone too."""
@@ -390,14 +346,13 @@ class Trace:
     it were new."""
 
     def __init__(self) -> None:
-        self._parents, self._depths = array("I", [0]), array("I", [0])
-        self._last, self._new = array("I"), array("I")
+        self._parents, self._last, self._new = array("I", [0]), array("I"), array("I")
+        self._depths = array("I", [0])  # of the first blocks; of all before they are read
 
     def block(self, parent: int) -> int:
         """The number of a new block."""
         if len(self._parents) == MOST:
             return 0
-        self._depths.append(self._depths[parent] + 1)
         self._parents.append(parent)
         return len(self._parents) - 1
 
@@ -417,10 +372,12 @@ class Trace:
         pool: OrderedDict[int, None] = OrderedDict()
         ends: set[int] = set()
         asked = hits = 0
-        first = count = len(self._new)
+        depths, first = self._depths, len(self._new)
+        depths.extend(depths[parent] + 1 for parent in self._parents[len(depths) :])
+        count = first
         while first and latest > 0:
             first -= 1
-            latest -= self._depths[self._last[first]]
+            latest -= depths[self._last[first]]
         begin = first + (count - first) // 4 if first else 0
         for number in range(first, count):
             last, num_new = self._last[number], self._new[number]

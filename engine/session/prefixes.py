@@ -52,7 +52,7 @@ def server_of(store: PageStore) -> Server:
     """The pages on the device that prompts can find, and those evicted of late; times in seconds since 1970."""
     server, copies = Server(""), Counter[tuple[int, bytes]]()
     tree = server.trees[b"", 0] = Tree(0, server.counts)
-    at = server.last = time.time()
+    at = server.counts.last_s = time.time()
 
     def add(number: int, page: PageCommitted, now: float) -> None:
         parent = None if page.parent_hash == ROOT_HASH else page.parent_hash

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from engine.wire.message import Answer, Command, Event, Facts, Part
 
@@ -136,29 +137,49 @@ class PrefixExplained(Answer, frozen=True):
     stored_text: str = ""
 
 
+class Counts(Struct):
+    """What the stream of a server said in all, over its ranks, and by its own clock. Batches are those that were
+    folded; blocks that live are counted by copies, those remembered are gone ones too. `lifetimes_s`, `reuse_gaps_s`
+    and `absences_s` are counts by the seconds up to which, in powers of two from a millisecond on; `rates` blocks
+    stored, evicted and stored again by number of the period of `period_s`; `contradictions` what a stream that is true
+    would not say."""
+
+    batches: int = 0
+    events: int = 0
+    missing_batches: int = 0
+    repeated: int = 0
+    unreadable: int = 0
+    restarts: int = 0
+    stored: int = 0
+    removed: int = 0
+    cleared: int = 0
+    stored_again: int = 0
+    stored_again_tokens: int = 0
+    live_blocks: int = 0
+    most_live_blocks: int = 0
+    lifetimes_s: dict[float, int] = field(default_factory=Counter)
+    reuse_gaps_s: dict[float, int] = field(default_factory=Counter)
+    absences_s: dict[float, int] = field(default_factory=Counter)
+    first_s: float = 0.0
+    last_s: float = 0.0
+    period_s: int = 1
+    rates: tuple[dict[int, int], ...] = field(default_factory=lambda: (Counter(), Counter(), Counter()))
+    contradictions: dict[str, int] = field(default_factory=Counter)
+    remembered_blocks: int = 0
+    remembered_tokens: int = 0
+
+
 class ServerState(Part, frozen=True):
     """What is known of a server. `words`: how the connection is; `notes`: what has to be known before the numbers are
-    believed. `rates` are blocks stored, evicted and stored again by periods of `period_s`; `lifetimes` and `absences`
-    counts by the seconds up to which; `pools` estimated hit ratios by number of blocks. `told` are figures of its
-    metrics page since attached: name and words."""
+    believed. `pools` are estimated hit ratios by number of blocks, `told` figures of its metrics page, name and
+    words."""
 
     name: str
     state: str
     words: str
     notes: tuple[str, ...] = ()
-    num_batches: int = 0
-    live_blocks: int = 0
-    most_blocks: int = 0
     live_tokens: int = 0
-    stored: int = 0
-    evicted: int = 0
-    again: int = 0
-    again_tokens: int = 0
-    period_s: int = 1
-    rates: tuple[tuple[int, int, int], ...] = ()
-    lifetimes: tuple[tuple[float, int], ...] = ()
-    reuse_gaps: tuple[tuple[float, int], ...] = ()
-    absences: tuple[tuple[float, int], ...] = ()
+    counts: Counts = field(default_factory=Counts)
     pools: tuple[tuple[int, float], ...] = ()
     told: tuple[tuple[str, str], ...] = ()
     is_recording: bool = False

@@ -73,7 +73,7 @@ def main() -> None:
         counted = timed(lambda: [tree.settle() for tree in server.trees.values()])  # as the client does between pieces
         print(f"{spent + counted:.2f} s of processor to fold {num_blocks:,} blocks and count what is behind each")
     after = psutil.Process().memory_info().rss
-    print(f"{after / 1e6:.0f} MB resident, {before / 1e6:.0f} of them before; {server.counts.live:,} live")
+    print(f"{after / 1e6:.0f} MB resident, {before / 1e6:.0f} of them before; {server.counts.live_blocks:,} live")
     ids = [*range(BLOCK * 40)]
     for what, work in (
         ("a picture of the tree", lambda: rows_of(server, numbers)),

@@ -113,20 +113,24 @@ def main() -> None:
     took, spent = time.monotonic() - began, time.process_time() - spent
     timer.stop()
     end = time.monotonic() + 10
-    while time.monotonic() < end and (server_now() is None or server_now().num_batches < seconds * BATCHES_PER_S):
+    while time.monotonic() < end and (server_now() is None or server_now().counts.batches < seconds * BATCHES_PER_S):
         application.processEvents()
         time.sleep(0.01)
     here.send(None)
     now = server_now()
     assert now is not None
-    sent = int(seconds * BATCHES_PER_S)
+    sent, counts = int(seconds * BATCHES_PER_S), now.counts
     late.sort()
     print(f"{len(late) / took:.1f} pictures a second of the whole window, {1000 / FRAME_MS:.1f} asked for")
     print(
         f"a picture begins {late[len(late) // 2] * 1e3:.1f} ms late, 95 % below {late[len(late) * 95 // 100] * 1e3:.1f}"
     )
-    print(f"{(now.stored + now.evicted) / took:,.0f} events a second, {now.num_batches:,} of {sent:,} batches folded")
-    print(f"{spent / took:.2f} of a core, {now.live_blocks:,} blocks live; {'; '.join(now.notes) or 'nothing amiss'}")
+    print(
+        f"{(counts.stored + counts.removed) / took:,.0f} events a second, {counts.batches:,} of {sent:,} batches folded"
+    )
+    print(
+        f"{spent / took:.2f} of a core, {counts.live_blocks:,} blocks live; {'; '.join(now.notes) or 'nothing amiss'}"
+    )
     engine.leave_servers(2.0)
     shell.window.close()
 

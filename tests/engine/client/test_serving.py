@@ -58,10 +58,10 @@ class Desk:
         """The state of a server that has so many batches."""
 
         def has(event: ServersChanged) -> bool:
-            return any(each.num_batches >= number and name in each.name for each in event.servers)
+            return any(each.counts.batches >= number and name in each.name for each in event.servers)
 
         event = self.wait(ServersChanged, has)
-        return next(each for each in event.servers if name in each.name and each.num_batches >= number)
+        return next(each for each in event.servers if name in each.name and each.counts.batches >= number)
 
 
 @pytest.fixture
@@ -73,9 +73,11 @@ def desk() -> Iterator[Desk]:
 
 def test_a_recording_is_a_server(desk: Desk) -> None:
     desk.client.send(AttachServer(ServerSpec(RECORDED, tokenizer=str(BUNDLED))))
-    state = desk.batches(180)
-    assert (state.live_blocks, state.evicted, state.again, state.again_tokens) == (62, 163, 29, 928)
-    assert sum(map(sum, state.rates)) == (225 - 9) + (163 - 8)  # copies of what was there came and left too
+    counts = desk.batches(180).counts
+    assert (counts.live_blocks, counts.removed, counts.stored_again, counts.stored_again_tokens) == (62, 163, 29, 928)
+    assert sum(sum(rate.values()) for rate in counts.rates) == (225 - 9) + (
+        163 - 8
+    )  # copies of what was there came and left too
     assert "played to its end" in desk.wait(ServersChanged, lambda e: "end" in e.servers[0].words).servers[0].words
     desk.client.send(TakePrefixTree(RECORDED, id=5))
     tree = desk.wait(PrefixTree)
@@ -102,11 +104,11 @@ def test_a_recording_is_played_in_its_time(desk: Desk, tmp_path: Path) -> None:
     messages = [batch(0, stored([1], [1] * 4), time=0.0), batch(1, removed(1), time=1000.0)]
     path.write_bytes(b"".join(map(packed, messages)))
     desk.client.send(AttachServer(ServerSpec(str(path), speed=1.0)))
-    assert desk.batches(1).live_blocks == 1
-    assert not any(isinstance(e, ServersChanged) and any(s.num_batches == 2 for s in e.servers) for e in desk.events)
+    assert desk.batches(1).counts.live_blocks == 1
+    assert not any(isinstance(e, ServersChanged) and any(s.counts.batches == 2 for s in e.servers) for e in desk.events)
     desk.client.send(DetachServer(str(path)))
     desk.client.send(AttachServer(ServerSpec(str(path), speed=1e6)))
-    assert desk.batches(2).live_blocks == 0
+    assert desk.batches(2).counts.live_blocks == 0
 
 
 def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> N
         desk.client.send(AttachServer(ServerSpec(other.endpoint)))
         one.wait()
         other.wait()
-        assert desk.batches(1, one.endpoint).live_blocks == 1
+        assert desk.batches(1, one.endpoint).counts.live_blocks == 1
         desk.client.send(TakePrefixTree(other.endpoint, id=7))
         assert "No batch has come yet." in desk.wait(Failed, lambda failed: failed.reply_to == 7).message
         desk.do(RecordServer(other.endpoint, path, id=8))

@@ -99,7 +99,7 @@ def test_a_restart_begins_with_an_empty_cache() -> None:
     server, taken = Server(), 0
     server.fold(MESSAGES[:100])
     server.fold(MESSAGES[90:100])
-    assert server.num_repeated == 10
+    assert server.counts.repeated == 10
     for request in REQUESTS[:30]:
         if request["batches"] == 0:
             continue
@@ -107,13 +107,13 @@ def test_a_restart_begins_with_an_empty_cache() -> None:
         taken = request["batches"]
         answer = explain(server, request["ids"], salt=request["salt"])
         assert (answer.reused, answer.partial) == (request["cached"], False)
-    assert server.num_restarts == 1
+    assert server.counts.restarts == 1
 
 
 def test_late_batches_fill_their_gap() -> None:
     server = Server()
     server.fold([*MESSAGES[:50], *MESSAGES[60:], *MESSAGES[50:60]])
-    assert (server.missing, server.num_missing, server.num_batches) == ([], 0, len(MESSAGES))
+    assert (server.missing, server.counts.missing_batches, server.counts.batches) == ([], 0, len(MESSAGES))
 
 
 def garbled(value: Any, rnd: random.Random) -> Any:
@@ -138,7 +138,7 @@ def test_a_garbled_stream_is_folded_on(seed: int) -> None:
         payload = message.payload if body is None else msgspec.msgpack.encode(body)
         server.take(Message(message.topic, seq, payload))
     blocks = [block for tree in server.trees.values() for block in tree.blocks.values()]
-    assert server.counts.live == sum(sum(block.copies.values()) for block in blocks)
+    assert server.counts.live_blocks == sum(sum(block.copies.values()) for block in blocks)
     assert all(count > 0 for block in blocks for count in block.copies.values())
     assert server.notes()
     rows, total, _ = rows_of(server, str)

@@ -107,10 +107,10 @@ def test_a_server_that_restarts_and_is_idle() -> None:
         with Publisher(port=port, replay_port=replay_port) as publisher:
             publisher.wait()
             server.fold(taken(source, 1))
-            assert (server.num_restarts, server.counts.live) == (1, 0)
+            assert (server.counts.restarts, server.counts.live_blocks) == (1, 0)
             publisher.send(of(0, 50.0))
             server.fold(taken(source, 1))
-            assert (server.num_restarts, server.counts.live, server.missing) == (1, 1, [])
+            assert (server.counts.restarts, server.counts.live_blocks, server.missing) == (1, 1, [])
     finally:
         assert source.close()
 
@@ -146,7 +146,7 @@ def test_the_ranks_of_a_server_are_one_source() -> None:
             other.held.append(of(2))
             other.send(of(3))
             server.fold(taken(source, 2))
-            assert (len(server.trees), server.counts.live, server.missing) == (2, 5, [])
+            assert (len(server.trees), server.counts.live_blocks, server.missing) == (2, 5, [])
             assert source.words() == f"{one.endpoint} and {other.endpoint}: connected."
         finally:
             assert source.close()
@@ -168,7 +168,7 @@ def test_a_rank_that_restarts_leaves_the_others_as_they_are() -> None:
             with Publisher(port=port, replay_port=replay_port) as again:
                 again.wait()
                 server.fold(taken(source, 1))
-            assert (server.num_restarts, server.counts.live) == (1, 1)
+            assert (server.counts.restarts, server.counts.live_blocks) == (1, 1)
         finally:
             assert source.close()
 

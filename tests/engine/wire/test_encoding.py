@@ -43,6 +43,8 @@ def example(kind: Any, size: int = 1) -> Any:
         return (np.arange(1200).reshape(LARGE) if size > 1 else np.arange(3)).astype(dtype)
     if origin is tuple:
         return tuple(example(args[0], size) for _ in range(size)) if args[-1] is ... else tuple(map(example, args))
+    if origin is dict:
+        return {example(args[0]): example(args[1], size)}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return example_struct(kind, size)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
