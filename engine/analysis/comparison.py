@@ -22,7 +22,7 @@ from engine.files.text import model_beside
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
-from engine.look.pictures import NewestQuery, Seen, attention_picture, held_columns, of_queries, picture_of
+from engine.look.pictures import NewestQuery, PictureMemo, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows
 from engine.look.source import NO_POSITION, PARTS, CacheSource, Difference, Rows, Source, gather_rows, row_at, slots_of
 from engine.model.loader import LoadedModel
@@ -95,7 +95,7 @@ class Comparison:
         self.tolerance = tolerance_between(a.side().dtype, b.side().dtype)
         self.steps: list[ComparedStep] = []
         self._mode = a.mode
-        self._seen: dict[Side, Seen] = {}
+        self._memos: dict[Side, PictureMemo] = {}
         if not a.num_tokens:
             raise InputError("There is nothing to compare yet: run a prompt first.")
 
@@ -181,10 +181,10 @@ class Comparison:
         is_change = isinstance(request, WallRequest) and request.change
         if is_change or not isinstance(request, WallRequest | HeadRequest | RowRequest):
             raise InputError("Of a difference there are pictures of the wall, of a head, of a row and of attention.")
-        seen = self._seen.get(side)
-        if seen is None or seen.rows_of != source.owner:
-            seen = self._seen[side] = Seen(source.owner)
-        return picture_of(request, source, self.a.geometry, seen)
+        memo = self._memos.get(side)
+        if memo is None or memo.rows_of != source.owner:
+            memo = self._memos[side] = PictureMemo(source.owner)
+        return picture_of(request, source, self.a.geometry, memo)
 
     def _sources(self, num_tokens: int) -> tuple[Source, Source]:
         """What is compared: both sides at the same number of tokens, or side A as it is held now."""

@@ -64,12 +64,12 @@ if TYPE_CHECKING:
     from engine.session.pictures import Queries
 
 
-def picture_of(request: PictureRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Picture:
+def picture_of(request: PictureRequest, source: Source, geometry: CacheGeometry, memo: PictureMemo) -> Picture:
     """One picture of a source. A wall reuses what the last one of the same rows has drawn."""
     match request:
         case WallRequest() | HeadRequest():
             reuses = isinstance(request, WallRequest) and not has_no_size(request)
-            picture = drawn(request, source, geometry, seen, seen.wall if reuses else Canvas())
+            picture = drawn(request, source, geometry, memo, memo.wall if reuses else Canvas())
             assert not isinstance(picture, CellUpdate), "there is no picture before"
             return picture
         case RowRequest():
@@ -108,16 +108,16 @@ def within(request: PictureRequest, num_tokens: int) -> PictureRequest:
     return structs.replace(request, **changes)
 
 
-# ---- what was counted and drawn -------------------------------------------------------------------------------------
+# ---- what is kept for the next picture ------------------------------------------------------------------------------
 
 
 # By part, layer, kv head and channel: the position of the number farthest from zero, and that number
 Peaks = dict[tuple[Part, int, int, int], tuple[int, float]]
 
 
-class Seen:
-    """What was counted and drawn of the rows of one owner: to be discarded when rows that were there before may have
-    other numbers."""
+class PictureMemo:
+    """What was counted and drawn of the rows of one owner (`rows_of`), so that the next picture costs only what is new.
+    To be discarded when rows that were there before may have other numbers."""
 
     def __init__(self, rows_of: object) -> None:
         self.rows_of = rows_of
@@ -126,17 +126,17 @@ class Seen:
         self.full: dict[int, Held] = {}
 
 
-class SeenSequences:
-    """What was seen of the sequences of a session."""
+class PictureMemos:
+    """The memos of the sequences of a session."""
 
     def __init__(self) -> None:
-        self._of: dict[int, Seen] = {}
+        self._of: dict[int, PictureMemo] = {}
 
-    def of(self, seq_id: int, cache: object) -> Seen:
-        """What was seen of a sequence in this cache; what was seen of it in any other is discarded."""
+    def of(self, seq_id: int, cache: object) -> PictureMemo:
+        """The memo of a sequence in this cache; that of any other cache is discarded."""
         known = self._of.get(seq_id)
         if known is None or known.rows_of is not cache:
-            known = self._of[seq_id] = Seen(cache)
+            known = self._of[seq_id] = PictureMemo(cache)
         return known
 
     def forget(self, seq_id: int) -> None:
@@ -159,7 +159,7 @@ def drawn(
     request: WallRequest | HeadRequest,
     source: Source,
     geometry: CacheGeometry,
-    seen: Seen,
+    memo: PictureMemo,
     canvas: Canvas,
     before: WallPicture | HeadPicture | None = None,
     *,
@@ -180,7 +180,7 @@ def drawn(
         places = None
     if is_counted or places is None or before is None:  # first, because more of the same rows may be read for these
         make_numbers = numbers_of_wall if is_wall else numbers_of_head
-        numbers = make_numbers(canvas, source, seen)
+        numbers = make_numbers(canvas, source, memo)
     else:
         names = NUMBERS_OF_WALL if is_wall else NUMBERS_OF_HEAD
         numbers = {name: getattr(before, name) for name in names}
@@ -299,7 +299,7 @@ def touched_positions(canvas: Canvas) -> Ints:
     return read_only_ints(positions[positions < request.num_tokens])
 
 
-def numbers_of_wall(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any]:
+def numbers_of_wall(canvas: Canvas, source: Source, memo: PictureMemo) -> dict[str, Any]:
     """The colour ranges of what is drawn; and of the other part of the rows, which may have the largest numbers, where
     that is cheap."""
     grid, request = canvas.grid, canvas.request
@@ -310,7 +310,7 @@ def numbers_of_wall(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     other: Part = "values" if request.lens == "keys" else "keys"
     is_other_shown = request.lens in PARTS and source.is_cheap(other)
     lenses = [LENSES[request.lens], LENSES[other]][: 1 + is_other_shown]
-    ranges = seen.blocks.magnitudes(lenses, source, grid.held)
+    ranges = memo.blocks.magnitudes(lenses, source, grid.held)
     return dict(zip(NUMBERS_OF_WALL, (*ranges, None), strict=False))
 
 
@@ -394,12 +394,12 @@ def head_of(
     )
 
 
-def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any]:
+def numbers_of_head(canvas: Canvas, source: Source, memo: PictureMemo) -> dict[str, Any]:
     """The colour range of a head's layer, and the statistics of the rows that are drawn."""
     grid, request = canvas.grid, canvas.request
     assert grid is not None
     assert isinstance(request, HeadRequest)
-    (magnitudes,) = seen.blocks.magnitudes([LENSES[request.lens]], source, grid.held)
+    (magnitudes,) = memo.blocks.magnitudes([LENSES[request.lens]], source, grid.held)
     counted_to, statistics = canvas.statistics or (0, None)
     if statistics is None or not statistics.add(numbers_drawn(request, source, grid, range(counted_to, grid.stop))):
         statistics = HeadStatistics(numbers_drawn(request, source, grid, range(grid.first, grid.stop)))
@@ -649,7 +649,7 @@ def outliers_picture(
     request: OutliersRequest,
     source: Source,
     geometry: CacheGeometry,
-    seen: Seen,
+    memo: PictureMemo,
     attention: Mapping[int, torch.Tensor],
     num_attended: int,
 ) -> OutliersPicture:
@@ -657,12 +657,12 @@ def outliers_picture(
     a row had been evicted."""
     began = time.perf_counter()
     held = held_of_all(source, LENSES["keys"], [layer.index for layer in geometry.attention_layers])
-    keys, values = (seen.blocks.of(LENSES[part], source, held) for part in PARTS)
+    keys, values = (memo.blocks.of(LENSES[part], source, held) for part in PARTS)
     return OutliersPicture(
         request=request,
         provenance=provenance_of(source, sorted(keys.keys() | values.keys())),
-        keys=largest(keys, source, "keys", request.count, seen.peaks),
-        values=largest(values, source, "values", request.count, seen.peaks),
+        keys=largest(keys, source, "keys", request.count, memo.peaks),
+        values=largest(values, source, "values", request.count, memo.peaks),
         attended=most_attended(attention, geometry, request.count, num_attended),
         note=source.why_not or ("" if keys or values else "No K and V are held now."),
         took_ms=ms_since(began),

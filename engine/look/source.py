@@ -286,9 +286,9 @@ class CacheSource(Source):
     `moves`: the changes of all its rows at once, which rows of an earlier step do not survive. `provenance_now` is the
     provenance of its present rows as far as they are exact. `is_past`: some of the moves came after the step that is
     meant, even if the sequence had as many tokens then as now. `is_as_now`: the rows as they are held now are meant, up
-    to `num_tokens`. `kept_by` has what was counted and drawn of these rows (`Seen`): another object once rows that were
-    there before may have other numbers. `turned` finds how the model turns keys; None: that is not looked for. `full`:
-    what layers held when they held all rows, which tells the form of those that come.
+    to `num_tokens`. `kept_by` has what was counted and drawn of these rows (a `PictureMemo`): another object once rows
+    that were there before may have other numbers. `turned` finds how the model turns keys; None: that is not looked
+    for. `full`: what layers held when they held all rows, which tells the form of those that come.
     """
 
     cache: SequenceCache

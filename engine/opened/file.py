@@ -20,7 +20,7 @@ from engine.errors import InputError
 from engine.files.text import kind_of
 from engine.look.pictures import (
     NewestQuery,
-    Seen,
+    PictureMemo,
     attention_picture,
     limited,
     of_queries,
@@ -90,7 +90,7 @@ class OpenedSnapshot:
             raise
         self.rows = FileRows(self.file)
         self.computed_before: int | None = None  # tokens before the newest step that `events` has given
-        self._seen = Seen(self.rows)
+        self._memo = PictureMemo(self.rows)
         self._texts = dict(zip(self.token_ids, self.texts, strict=True))
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class OpenedSnapshot:
                 layers = geometry.attention_layers if self._is_newest(request.step) else ()
                 rows = ((layer.index, self.attention(layer.index)) for layer in layers)
                 known = {layer: row for layer, row in rows if row is not None}
-                return outliers_picture(request, source, geometry, self._seen, known, self.num_tokens)
+                return outliers_picture(request, source, geometry, self._memo, known, self.num_tokens)
             case AttentionRequest():
                 if LENSES[request.lens].reads == "queries":
                     return attention_picture(request, of_queries(request, source), geometry)
@@ -231,7 +231,7 @@ class OpenedSnapshot:
                 return attention_picture(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
             case RowRequest():
                 return structs.replace(row_picture(request, source, geometry), written=self._norms_of(request.position))
-        return picture_of(request, source, geometry, self._seen)
+        return picture_of(request, source, geometry, self._memo)
 
     @cached_property
     def _norms(self) -> list[tuple[int, RowStats]]:

@@ -18,8 +18,8 @@ from engine.look.canvas import Canvas
 from engine.look.measures import entropy_of
 from engine.look.pictures import (
     NewestQuery,
-    Seen,
-    SeenSequences,
+    PictureMemo,
+    PictureMemos,
     attention_picture,
     drawn,
     limited,
@@ -87,18 +87,18 @@ class PictureReader:
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         sequence, held = live.sequence, exact_provenance(self._live.mode, "live cache")
         state = path.state(seq_id, node) if node is not None and sequence.moves_since(node) else None
-        seen = self._live.seen.of(seq_id, live.cache)
-        if seen.queries is None:
-            seen.queries = Queries(self._model, live.cache, self._history, live)
+        memo = self._live.memos.of(seq_id, live.cache)
+        if memo.queries is None:
+            memo.queries = Queries(self._model, live.cache, self._history, live)
         source = CacheSource(
-            live.cache, num_tokens, held, sequence.moves, half, is_past=state is not None, kept_by=seen,
-            queries=seen.queries, turned=lambda: self._model.rotation, full=seen.full,
+            live.cache, num_tokens, held, sequence.moves, half, is_past=state is not None, kept_by=memo,
+            queries=memo.queries, turned=lambda: self._model.rotation, full=memo.full,
         )  # fmt: skip
         if node is not None and state is not None and not source.at(state.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
             if kept is not None and not kept.source.why_not:
                 return kept
-        return VisibleSequence(source, path, seen)
+        return VisibleSequence(source, path, memo)
 
     @torch.inference_mode()
     def take(self, request: PictureRequest, node: int | None = None) -> Picture:
@@ -118,7 +118,7 @@ class PictureReader:
                 return TablePicture(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
             case RowRequest():
                 return self._row(request, source, visible, node)
-        return picture_of(request, source, self._geometry, visible.seen)
+        return picture_of(request, source, self._geometry, visible.memo)
 
     def drawn(
         self,
@@ -133,7 +133,7 @@ class PictureReader:
         source = visible.source
         if before is None:  # what was drawn before exists
             limited(request, source, self._geometry, "this model")
-        return drawn(request, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
+        return drawn(request, source, self._geometry, visible.memo, canvas, before, is_counted=is_counted)
 
     def _row(self, request: RowRequest, source: Source, visible: VisibleSequence, node: int | None) -> Picture:
         """A row as the cache holds it, its norms as it was written, and as it was computed if that was captured for
@@ -158,7 +158,7 @@ class PictureReader:
         attention = self._history.attention_at(request.seq_id, request.step, visible.path)
         state = visible.path.state(request.seq_id, request.step)
         num_attended = state.num_tokens if state is not None else source.num_tokens
-        return outliers_picture(request, source, self._geometry, visible.seen, attention, num_attended)
+        return outliers_picture(request, source, self._geometry, visible.memo, attention, num_attended)
 
     def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         if LENSES[request.lens].reads == "weights":
@@ -199,13 +199,13 @@ class PictureReader:
 
 @dataclass(frozen=True, eq=False)
 class VisibleSequence:
-    """A sequence as pictures can show it: the `source` of its rows, its `path` in the history tree, and what was `seen`
-    of them. `has_tables` False: the rows are there but were moved to other pages since, so that the page tables of that
-    step are unknown."""
+    """A sequence as pictures can show it: the `source` of its rows, its `path` in the history tree, and the `memo` of
+    its pictures. `has_tables` False: the rows are there but were moved to other pages since, so that the page tables of
+    that step are unknown."""
 
     source: CacheSource | Nothing
     path: TreePath
-    seen: Seen
+    memo: PictureMemo
     has_tables: bool = True
     is_live: bool = True
 
@@ -219,7 +219,7 @@ class OtherBranches:
     restorer: StateRestorer
     kept: KeptStates
     _path: tuple[Tree, int, TreePath] | None = field(default=None, init=False)
-    _counted: tuple[Tree | None, int, SeenSequences] = field(default=(None, -1, SeenSequences()), init=False)
+    _counted: tuple[Tree | None, int, PictureMemos] = field(default=(None, -1, PictureMemos()), init=False)
 
     def is_on_other_branch(self, node: int) -> bool:
         """Whether a node is off the live path; raises `InputError` for one that does not exist."""
@@ -245,10 +245,10 @@ class OtherBranches:
             # moves that led to this node itself do not hide its rows
             moves = live.sequence.moves
             moves = tuple(move for move in moves if move.step >= node or move.had < there.num_tokens)
-            seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
-            source = CacheSource(live.cache, there.num_tokens, held, moves, kept_by=seen, full=seen.full)
+            memo, held = self._memos.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
+            source = CacheSource(live.cache, there.num_tokens, held, moves, kept_by=memo, full=memo.full)
             has_tables = not state.mode.spec.is_paged or all(move.step < node for move in moves)
-            found = VisibleSequence(source, path, seen, has_tables=has_tables, is_live=False)
+            found = VisibleSequence(source, path, memo, has_tables=has_tables, is_live=False)
             if source.is_known:
                 if found.has_tables:
                     return found
@@ -257,17 +257,17 @@ class OtherBranches:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
         nothing = Nothing(entry.node.cache, there.num_tokens, gone)
-        return VisibleSequence(nothing, path, Seen(nothing), is_live=False)
+        return VisibleSequence(nothing, path, PictureMemo(nothing), is_live=False)
 
     @property
-    def _seen(self) -> SeenSequences:
-        """What was seen of states of other branches; discarded after every step or edit, since kept states only change
+    def _memos(self) -> PictureMemos:
+        """The memos of states of other branches; discarded after every step or edit, since kept states only change
         then."""
-        tree, step, seen = self._counted
+        tree, step, memos = self._counted
         if tree is not self.history.tree or step != self.history.next_step:
-            seen = SeenSequences()
-            self._counted = self.history.tree, self.history.next_step, seen
-        return seen
+            memos = PictureMemos()
+            self._counted = self.history.tree, self.history.next_step, memos
+        return memos
 
     def _path_to(self, node: int) -> TreePath:
         """The path to a node; the last one asked for is remembered, since it never changes."""

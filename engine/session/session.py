@@ -69,7 +69,7 @@ class Session:
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
-        self.seen = self.live.seen
+        self.memos = self.live.memos
         self.history = History(self.live.state_of)
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)

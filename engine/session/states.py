@@ -17,7 +17,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import Move, SequenceState, are_kept
-from engine.look.pictures import SeenSequences
+from engine.look.pictures import PictureMemos
 from engine.model.tokenizer import TokenTexts
 from engine.session.mode import CacheMode
 from engine.session.sampler import SampledToken, choose
@@ -91,7 +91,7 @@ class LiveSequences:
 
     def __init__(self, mode: CacheMode) -> None:
         self.mode = mode
-        self.seen = SeenSequences()
+        self.memos = PictureMemos()
         self.next_id = 0
         self._by_id: dict[int, LiveSequence] = {}
 
@@ -126,7 +126,7 @@ class LiveSequences:
 
     def detach(self, seq_id: int) -> None:
         """Remove a sequence from the live ones without closing its cache, which the caller owns from then on."""
-        self.seen.forget(seq_id)
+        self.memos.forget(seq_id)
         self._by_id = {each: live for each, live in self._by_id.items() if each != seq_id}
 
     def replace(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
@@ -134,7 +134,7 @@ class LiveSequences:
         self.mode, self._by_id = mode, sequences
         for seq_id in sequences:
             self.next_id = max(self.next_id, seq_id + 1)
-        self.seen.forget_all()
+        self.memos.forget_all()
 
     def undo_replace(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
         """Make the earlier sequences live again after a failure. Assignments only: this cannot fail."""
@@ -168,7 +168,7 @@ class LiveSequences:
     def crop(self, live: LiveSequence) -> bool:
         """Drop the rows behind the sequence's `num_tokens`; False where the cache cannot and was emptied instead, so
         that it is stale."""
-        self.seen.forget(live.seq_id)
+        self.memos.forget(live.seq_id)
         if not live.is_stale and live.cache.crop(live.sequence.num_tokens):
             return True
         by_hand = live.cache.by_hand
@@ -181,7 +181,7 @@ class LiveSequences:
         """Free the rows of a sequence after the `newest` step; its tokens are prefilled again later."""
         live.cache.clear()
         live.is_stale = False
-        self.seen.forget(live.seq_id)
+        self.memos.forget(live.seq_id)
         begun = Move(newest, 0, self.mode.spec, had=live.sequence.num_tokens)
         live.sequence = live.sequence.preempted().moved(begun)
 

@@ -288,7 +288,7 @@ def of_session(session: Session, command: Export) -> Contents:
         beside |= {what: None if mask is None else mask.to(torch.uint8) for what, mask in marks.items()}
         beside["attention"] = attention[index].float() if index in attention else None
         tensors |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
-    blocks = session.seen.of(seq_id, past.cache).blocks
+    blocks = session.memos.of(seq_id, past.cache).blocks
 
     def rows_of(entry: LayerEntry, name: Part) -> torch.Tensor | RowsInPieces:
         """As they are stored, or dequantised: anew each time, so that only one layer at a time is in memory."""

@@ -12,7 +12,7 @@ from engine.cache.compressed.stores import KiviStore, RowStore
 from engine.look import canvas
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import Blocks
-from engine.look.pictures import Seen, picture_of
+from engine.look.pictures import PictureMemo, picture_of
 from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
@@ -73,7 +73,7 @@ def taken(session: Session, request: WallRequest) -> WallPicture:
 def assert_same_peaks(session: Session, num_tokens: int) -> None:
     """The numbers farthest from zero, channel by channel, are those that a first count finds."""
     source, layers = session.rows_at(0, num_tokens), [x.index for x in session.model.info.geometry.attention_layers]
-    known = session.seen.of(0, session.cache_of(0)).blocks
+    known = session.memos.of(0, session.cache_of(0)).blocks
     for lens in TABLE:
         held = held_of_all(source, lens, layers)
         found, expected = (blocks.of(lens, source, held) for blocks in (known, Blocks()))
@@ -85,7 +85,7 @@ def assert_same_peaks(session: Session, num_tokens: int) -> None:
 def drawn_anew(session: Session, request: WallRequest) -> WallPicture:
     """The same picture by somebody who has drawn none before."""
     source = session.rows_at(0, request.num_tokens)
-    piece = picture_of(request, source, session.model.info.geometry, Seen(None))
+    piece = picture_of(request, source, session.model.info.geometry, PictureMemo(None))
     assert isinstance(piece, WallPicture)
     return piece
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.look.pictures import Seen, picture_of
+from engine.look.pictures import PictureMemo, picture_of
 from engine.opened import file as rooms
 from engine.spec.cache import CacheSpec
 from engine.wire.pictures import WallPicture, WallRequest
@@ -30,7 +30,7 @@ def test_a_wall_read_in_pieces_is_that_of_one_piece(
     request, walls = WallRequest(0, 30, 30, "keys", False, 8, 3), list[WallPicture]()
     for at_once in (1, 1 << 20):
         monkeypatch.setattr(rooms, "NUMBERS_AT_ONCE", at_once)
-        piece = picture_of(request, snapshot.at(30), snapshot.info.geometry, Seen(None))
+        piece = picture_of(request, snapshot.at(30), snapshot.info.geometry, PictureMemo(None))
         assert isinstance(piece, WallPicture)
         walls.append(piece)
     same(*walls)
