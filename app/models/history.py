@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.history.state import Run, changed
+from engine.history.state import SharedList, changed
 from engine.history.tree import Branch, TreeShape
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.events import NodeAdded
@@ -72,7 +72,7 @@ class Token:
         return "nothing predicted it" if self.position == 0 else "not computed: no logits of the token before it"
 
 
-NO_TOKENS = Run[Token]()
+NO_TOKENS = SharedList[Token]()
 
 
 class Birth(NamedTuple):
@@ -85,9 +85,9 @@ class Birth(NamedTuple):
 
 class Lane(NamedTuple):
     """The tokens of a sequence after a node; the steps that computed the first and the newest of them; and its birth,
-    None if it was not forked. Runs of tokens share their lists, so that a node costs O(new tokens)."""
+    None if it was not forked. Lists of tokens are shared, so that a node costs O(new tokens)."""
 
-    tokens: Run[Token] = NO_TOKENS
+    tokens: SharedList[Token] = NO_TOKENS
     first: int | None = None
     computed: int | None = None
     birth: Birth | None = None
@@ -99,7 +99,7 @@ class Lane(NamedTuple):
     def extend(self, step: int, part: SequenceStep, served: Sequence[Token]) -> Lane:
         """After a step that computed tokens, which stand behind those `served` by a prefix hit if it has none yet.
         Tokens that a preempted sequence is computed again keep their entry."""
-        known = self.tokens or Run(served)
+        known = self.tokens or SharedList(served)
         again = known[part.first_position : part.first_position + len(part.token_ids)]
         if any(token.token_id != token_id for token, token_id in zip(again, part.token_ids, strict=False)):
             known = known.first(part.first_position)
@@ -134,7 +134,7 @@ class Lane(NamedTuple):
         if is_prefill:
             anew = partial(dataclasses.replace, step=node, surprisal=None, is_computed_anew=True)
             behind = [anew(token, position=token.position + moved) for token in behind]
-        return self._replace(tokens=Run([*old[:position], *put, *behind]))
+        return self._replace(tokens=SharedList([*old[:position], *put, *behind]))
 
 
 Lanes = dict[int, Lane]  # of all sequences at one node, by `seq_id`

@@ -16,7 +16,7 @@ from PySide6.QtCore import QObject, Signal
 from app.draw.edited import MarkKind, edit_name, kind_of
 from app.models.history import NO_LANE, Birth, HistoryTree, Lane, Lanes, Token
 from app.models.selection import Selected
-from engine.history.state import Run
+from engine.history.state import SharedList
 from engine.wire.events import NodeAdded
 from engine.wire.records import CacheBytes, EditMade, SequenceStep, StepRecord
 
@@ -169,7 +169,7 @@ class Path:
         computed = self._lane(seq_id, record.step).computed
         return self.record(computed) if computed is not None else None
 
-    def tokens(self, seq_id: int, step: int | None = None) -> Run[Token]:
+    def tokens(self, seq_id: int, step: int | None = None) -> SharedList[Token]:
         """The tokens of a sequence in the cache after a step (None: now)."""
         return self._lane(seq_id, step).tokens
 

@@ -34,9 +34,9 @@ from engine.wire.tree import PlannedPart, PlannedStep
 T = TypeVar("T")
 
 
-class Run(Sequence[T]):
-    """The first `count` items of a list that only grows: an immutable view. Longer and shorter runs share the list as
-    long as they agree, so that a run for every step copies nothing; where they part, the longer one is copied once."""
+class SharedList(Sequence[T]):
+    """The first `count` items of a list that only grows: an immutable view. Longer and shorter views share the list as
+    long as they agree, so that one for every step copies nothing; where they part, the longer one is copied once."""
 
     __slots__ = ("_count", "_items")
 
@@ -63,11 +63,11 @@ class Run(Sequence[T]):
         return map(self._items.__getitem__, range(self._count))
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Run) and other._items is self._items:
+        if isinstance(other, SharedList) and other._items is self._items:
             return other._count == self._count
-        if not isinstance(other, Run | list | tuple):
+        if not isinstance(other, SharedList | list | tuple):
             return NotImplemented
-        return len(other) == self._count and self[:] == (other[:] if isinstance(other, Run) else [*other])
+        return len(other) == self._count and self[:] == (other[:] if isinstance(other, SharedList) else [*other])
 
     def __hash__(self) -> int:
         return hash((self._count, *self[-1:]))
@@ -75,47 +75,48 @@ class Run(Sequence[T]):
     def __repr__(self) -> str:
         return repr(self[:])
 
-    def first(self, count: int) -> Run[T]:
+    def first(self, count: int) -> SharedList[T]:
         """The first `count` items, or all of fewer; copies nothing."""
-        return self if count >= self._count else Run(self._items, count)
+        return self if count >= self._count else SharedList(self._items, count)
 
-    def extended(self, items: Iterable[T]) -> Run[T]:
-        """This run and the items behind it. Copies nothing unless another run has grown differently."""
+    def extended(self, items: Iterable[T]) -> SharedList[T]:
+        """This list and the items behind it. Copies nothing unless another view has grown differently."""
         new = [*items]
         count = self._count + len(new)
         if len(self._items) == self._count:
             self._items += new
         elif self._items[self._count : count] != new:
-            return Run([*self[:], *new])
-        return Run(self._items, count)
+            return SharedList([*self[:], *new])
+        return SharedList(self._items, count)
 
-    def replaced(self, start: int, stop: int, items: Iterable[T]) -> Run[T]:
+    def replaced(self, start: int, stop: int, items: Iterable[T]) -> SharedList[T]:
         """A copy with the items `start … stop` replaced by others."""
-        return Run([*self[:start], *items, *self[stop:]])
+        return SharedList([*self[:start], *items, *self[stop:]])
 
-    def shares_with(self, other: Run[T]) -> bool:
-        """Whether both are of one list."""
+    def shares_with(self, other: SharedList[T]) -> bool:
+        """Whether both are views of one list."""
         return self._items is other._items
 
 
-def changed(runs: Iterable[Run[T]], change: Callable[[T], T]) -> list[Run[T]]:
-    """The runs with other items; those that shared a list still do, and a run of which no item changes stays itself."""
+def changed(lists: Iterable[SharedList[T]], change: Callable[[T], T]) -> list[SharedList[T]]:
+    """The lists with other items; those that shared their items still do, and one of which no item changes stays
+    itself."""
     made: dict[int, list[T]] = {}
     found = []
-    for run in runs:
-        items = made.get(id(run._items))
+    for each in lists:
+        items = made.get(id(each._items))
         if items is None:
-            items = [*map(change, run._items)]
-            items = run._items if all(map(is_, items, run._items)) else items
-            made[id(run._items)] = items
-        found.append(run if items is run._items else Run(items, len(run)))
+            items = [*map(change, each._items)]
+            items = each._items if all(map(is_, items, each._items)) else items
+            made[id(each._items)] = items
+        found.append(each if items is each._items else SharedList(items, len(each)))
     return found
 
 
 def num_shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many of the first items are the same objects; O(1) for runs of one list."""
+    """How many of the first items are the same objects; O(1) for views of one list."""
     least = min(len(one), len(other))
-    if isinstance(one, Run) and isinstance(other, Run) and one.shares_with(other):
+    if isinstance(one, SharedList) and isinstance(other, SharedList) and one.shares_with(other):
         return least
     return next((n for n in range(least) if one[n] is not other[n]), least)
 
@@ -123,13 +124,13 @@ def num_shared(one: Sequence[object], other: Sequence[object]) -> int:
 UNKNOWN = -1  # stands for a token that a file does not contain
 
 
-def to_force(token_ids: Sequence[int]) -> Run[int]:
+def to_force(token_ids: Sequence[int]) -> SharedList[int]:
     """Tokens to be computed next, as a state holds them: the first one last, so that what is left after it was computed
     shares the list, and the state after every step copies nothing."""
-    return Run(token_ids[::-1])
+    return SharedList(token_ids[::-1])
 
 
-NOTHING: Run[int] = Run()
+NO_IDS: SharedList[int] = SharedList()
 
 
 # ---- where the rows of a sequence come from ----------------------------------------------------------------------
@@ -209,13 +210,13 @@ class SequenceState(Struct, frozen=True, gc=False):
         |--- num_tokens ---|--- to prefill ---|
     """
 
-    token_ids: Run[int]
+    token_ids: SharedList[int]
     num_prompt_tokens: int
     sampling: SamplingParams
     num_tokens: int = 0
     sampled: int | None = None
     sampled_is_forced: bool = False
-    forced: Run[int] = NOTHING
+    forced: SharedList[int] = NO_IDS
     stop: StopReason | None = None
     num_preemptions: int = 0
     chat: Chat | None = None
@@ -226,8 +227,8 @@ class SequenceState(Struct, frozen=True, gc=False):
     @classmethod
     def of_prompt(cls, token_ids: Iterable[int], sampling: SamplingParams, chat: Chat | None = None) -> SequenceState:
         """A new sequence, of which nothing is computed yet."""
-        run = Run(token_ids)
-        return cls(run, len(run), sampling, chat=chat)
+        ids = SharedList(token_ids)
+        return cls(ids, len(ids), sampling, chat=chat)
 
     @property
     def is_prefilling(self) -> bool:
@@ -265,10 +266,10 @@ class SequenceState(Struct, frozen=True, gc=False):
     def computed(self, num_tokens: int, newest: int | None, computed_by: tuple[int, int]) -> SequenceState:
         """After K and V of its first `num_tokens` tokens were computed, of which `newest` is the last, by the (step,
         seq_id) `computed_by`. If it had fewer, those before that one are unknown."""
-        run, missing = self.token_ids, num_tokens - len(self.token_ids)
+        ids, missing = self.token_ids, num_tokens - len(self.token_ids)
         if missing > 0:
-            run = run.extended([*[UNKNOWN] * (missing - 1), UNKNOWN if newest is None else newest])
-        return replace(self, token_ids=run, num_tokens=num_tokens, computed_by=computed_by)
+            ids = ids.extended([*[UNKNOWN] * (missing - 1), UNKNOWN if newest is None else newest])
+        return replace(self, token_ids=ids, num_tokens=num_tokens, computed_by=computed_by)
 
     def chosen(self, token_id: int, stop: StopReason | None) -> SequenceState:
         """After this token was chosen to be computed next, unless a forced token comes first. `stop`: why it ends
@@ -281,7 +282,7 @@ class SequenceState(Struct, frozen=True, gc=False):
         """After its rows were freed. Its tokens and the next one are kept, and are prefilled again later."""
         forced = self.forced
         if self.sampled_is_forced and self.sampled is not None:
-            forced = Run([*forced, self.sampled])  # the prefill samples again, and a forced token must stay
+            forced = SharedList([*forced, self.sampled])  # the prefill samples again, and a forced token must stay
         count = self.num_preemptions + 1
         return replace(self, num_tokens=0, forced=forced, sampled_is_forced=False, num_preemptions=count)
 
@@ -316,9 +317,9 @@ class SequenceState(Struct, frozen=True, gc=False):
         """After a change that was made to it. Changes that only concern rows, or its cache, leave it as it is."""
         match change:
             case PromptAppended(_, token_ids, sampling, chat):
-                run = self.token_ids.extended(token_ids)
+                ids = self.token_ids.extended(token_ids)
                 return SequenceState(
-                    run, len(run), sampling, self.num_tokens, num_preemptions=self.num_preemptions, chat=chat,
+                    ids, len(ids), sampling, self.num_tokens, num_preemptions=self.num_preemptions, chat=chat,
                     moves=self.moves, origins=self.origins,
                 )  # fmt: skip
             case SequenceStopped():
@@ -339,16 +340,16 @@ class SequenceState(Struct, frozen=True, gc=False):
         """A fork of it; with `num_tokens` of its first tokens alone, which have rows, and nothing chosen to follow."""
         if num_tokens is None:
             return replace(self, num_preemptions=0)
-        run, count = self.token_ids.first(num_tokens), min(self.num_tokens, num_tokens)
+        ids, count = self.token_ids.first(num_tokens), min(self.num_tokens, num_tokens)
         return SequenceState(
-            run, self.num_prompt_tokens, self.sampling, count, chat=self.chat, moves=self.moves, origins=self.origins
+            ids, self.num_prompt_tokens, self.sampling, count, chat=self.chat, moves=self.moves, origins=self.origins
         )
 
-    def _with_forced(self, forced: Run[int], stop: StopReason | None) -> SequenceState:
+    def _with_forced(self, forced: SharedList[int], stop: StopReason | None) -> SequenceState:
         rest = forced.first(len(forced) - 1)
         return replace(self, sampled=forced[-1], sampled_is_forced=True, forced=rest, stop=stop)
 
-    def _force(self, forced: Run[int]) -> SequenceState:
+    def _force(self, forced: SharedList[int]) -> SequenceState:
         """Schedule these tokens next, the first in place of the token already chosen."""
         # a forced token continues a sequence that has ended, unless there is no room for it
         stop = self.stop if self.stop in ("context full", "cache full") else None
@@ -357,13 +358,13 @@ class SequenceState(Struct, frozen=True, gc=False):
         return self._with_forced(forced, stop)
 
     def _replace(self, edit: ReplaceTokens) -> SequenceState:
-        run = self.token_ids.replaced(edit.position, edit.stop, edit.token_ids)
+        ids = self.token_ids.replaced(edit.position, edit.stop, edit.token_ids)
         if edit.how == "overwrite":
-            return replace(self, token_ids=run)
+            return replace(self, token_ids=ids)
         num_prompt = self.num_prompt_tokens
         if edit.position < num_prompt:
             num_prompt = edit.position + len(edit.token_ids) + max(0, num_prompt - edit.stop)
-        return replace(self, token_ids=run, num_tokens=len(run), num_prompt_tokens=num_prompt)
+        return replace(self, token_ids=ids, num_tokens=len(ids), num_prompt_tokens=num_prompt)
 
 
 States = dict[int, SequenceState]  # of all sequences at one node, by `seq_id`

@@ -17,7 +17,7 @@ from engine.cache.contract import StoredCache, StoredLayer, StoredPart, StoredTa
 from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.state import Move, Run, SequenceState, to_force
+from engine.history.state import Move, SequenceState, SharedList, to_force
 from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -353,7 +353,7 @@ def sequence_of(file: SnapshotFile) -> SequenceState:
     entry, manifest = file.manifest.sequence, file.manifest
     is_over = entry.stop in ("stopped", "length")
     return SequenceState(
-        Run([*file.token_ids, *file.waiting_ids]),
+        SharedList([*file.token_ids, *file.waiting_ids]),
         entry.num_prompt_tokens,
         structs.replace(entry.sampling, max_new_tokens=None) if entry.stop == "length" else entry.sampling,
         manifest.num_tokens,

@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from engine.cache.contract import StoredCache, StoredLayer, StoredPart
-from engine.history.state import Run, SequenceState
+from engine.history.state import SequenceState, SharedList
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.session.states import LiveSequence
@@ -68,7 +68,7 @@ def filled(model: LoadedModel, num_tokens: int, spec: CacheSpec) -> Session:
         layers[index] = StoredLayer(keys, values, num_tokens, num_tokens, torch.float32)
     cache = session.live.mode.new_cache(0, 0)
     cache.restore(StoredCache(num_tokens, layers))
-    sequence = SequenceState(Run([3] * num_tokens), num_tokens, SamplingParams(), num_tokens)
+    sequence = SequenceState(SharedList([3] * num_tokens), num_tokens, SamplingParams(), num_tokens)
     session.live.add(LiveSequence(0, sequence, cache))
     session.history.begin_at(0, 0, sequence, session.cache, None, {})
     if spec != session.cache:

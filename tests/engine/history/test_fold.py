@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.history.state import UNKNOWN, Run, SequenceState, States, apply, step
+from engine.history.state import UNKNOWN, SequenceState, SharedList, States, apply, step
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import SamplingParams
@@ -14,7 +14,7 @@ GREEDY = SamplingParams()
 
 def standing() -> States:
     """A sequence of six tokens that has chosen a seventh and ended with it."""
-    return {0: SequenceState(Run([1, 2, 3, 4, 5, 6]), 4, GREEDY, 6, 7, stop="length")}
+    return {0: SequenceState(SharedList([1, 2, 3, 4, 5, 6]), 4, GREEDY, 6, 7, stop="length")}
 
 
 def nowhere(step: int) -> States | None:
@@ -25,7 +25,7 @@ def test_a_fork_of_fewer_tokens_has_chosen_nothing_and_not_ended() -> None:
     now = standing()
     apply(now, SequenceForked(1, 0, None, 5), 1, nowhere)
     apply(now, SequenceForked(2, 0, None), 1, nowhere)
-    assert now[1] == SequenceState(Run([1, 2, 3, 4, 5]), 4, GREEDY, 5)
+    assert now[1] == SequenceState(SharedList([1, 2, 3, 4, 5]), 4, GREEDY, 5)
     assert now[2] == now[0] == standing()[0]
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history import tree
 from engine.history.history import History
-from engine.history.state import Move, Origin, Run, SequenceState, States
+from engine.history.state import Move, Origin, SequenceState, SharedList, States
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
@@ -28,7 +28,7 @@ def add(kept: History, step: int, states: States) -> None:
 def story(num_steps: int, num_forced: int) -> History:
     """One sequence decodes what was forced, another one rests."""
     made = History()
-    active = resting = SequenceState(Run([1, 2, 3]), 3, SamplingParams(), num_tokens=3)
+    active = resting = SequenceState(SharedList([1, 2, 3]), 3, SamplingParams(), num_tokens=3)
     active = active.apply(TokensForced(0, tuple(range(num_forced))))
     for step in range(num_steps):
         active = active.computed(active.num_tokens + 1, active.sampled, (step, 0)).chosen(7, None)
@@ -83,7 +83,7 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
     assert session.last_step == first
 
 
-TOKENS = Run([0] * 4096)
+TOKENS = SharedList([0] * 4096)
 
 
 def state(num_tokens: int, computed_by: tuple[int, int]) -> SequenceState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.history.state import Run, SequenceState, num_shared
+from engine.history.state import SequenceState, SharedList, num_shared
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import StopReason, TokensForced
 
@@ -14,7 +14,7 @@ COMPUTED = 0, 0
 
 def sequence(num_tokens: int = 4, sampled: int | None = 50, stop: StopReason | None = None) -> SequenceState:
     """Four tokens, three of them its prompt."""
-    return SequenceState(Run([10, 11, 12, 13]), 3, SamplingParams(), num_tokens, sampled, stop=stop)
+    return SequenceState(SharedList([10, 11, 12, 13]), 3, SamplingParams(), num_tokens, sampled, stop=stop)
 
 
 def force(one: SequenceState, *token_ids: int) -> SequenceState:
@@ -104,10 +104,10 @@ def test_a_forced_token_is_queued_once_however_often_its_sequence_is_preempted()
 
 
 def test_runs_share_their_list_until_they_part() -> None:
-    begun = Run([1, 2])
+    begun = SharedList([1, 2])
     longer = begun.extended([3])
     same, other = begun.extended([3]), begun.extended([4])
     assert (begun, longer, same, other) == ([1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 4])
-    ones = [Run([object(), object()])]
+    ones = [SharedList([object(), object()])]
     ones += [ones[0].extended([object()]), ones[0].extended([object()])]
     assert [num_shared(ones[1], each) for each in ones] == [2, 3, 2]

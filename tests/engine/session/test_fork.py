@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.history.state import Run
+from engine.history.state import SharedList
 from engine.session.commands import join
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_preset, tuned
@@ -221,7 +221,7 @@ def test_a_second_prompt_leaves_the_sampling_of_the_first_alone() -> None:
     second = both.submit(Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(temperature=0.0, seed=99)))
     both.step()
     for session in (alone, both):
-        set_state(session, 0, forced=Run())
+        set_state(session, 0, forced=SharedList())
         set_state(session, 0, sampled_is_forced=False)
         for _ in range(6):
             session.step()

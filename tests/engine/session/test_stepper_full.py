@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InputError
-from engine.history.state import Run
+from engine.history.state import SharedList
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named, tuned
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
@@ -69,7 +69,7 @@ def test_a_full_context_goes_on_in_a_mode_that_has_no_end() -> None:
 def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:
     session = filled(GROWING, 10)
     session.halt(0)
-    set_state(session, 0, forced=Run())
+    set_state(session, 0, forced=SharedList())
     set_state(session, 0, sampled_is_forced=False)
     session.set_sampling(SamplingParams(temperature=2.0), 0)
     assert session.sequence(0).stop == "stopped"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.history.state import Run
+from engine.history.state import SharedList
 from engine.model.runners.launch import Launch, RerunRecorder, StepFunction, bucket_of, record_weights
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
@@ -108,7 +108,7 @@ def test_a_step_that_is_recorded_ahead_of_its_token_is_the_fused_one(layout: str
     session = session_of(LAYOUTS[layout], [length], "graph", late_steps=2)
     eager = session_of(LAYOUTS[layout], [length], "fused")
     for each in (session, eager):
-        set_state(each, 0, forced=Run())  # what is forced is not launched ahead
+        set_state(each, 0, forced=SharedList())  # what is forced is not launched ahead
         each.step()
     found = [record for _ in range(4) for record in session.step_late()] + session.observer.complete()
     expected = [eager.step() for _ in range(4)]
