@@ -118,8 +118,7 @@ def print_explanation(args: argparse.Namespace) -> int:
     answer = explain(server, ids, salt=args.salt, lora=args.lora, rank=args.rank, eagle=args.eagle, texts=texts)
     if args.json:
         values = structs.asdict(answer)
-        for name in ("server", "reply_to"):
-            del values[name]
+        del values["reply_to"]
         values["tokens"] = values.pop("num_tokens")
         print_json({**values, "batches": server.counts.batches, "notes": server.notes()})
         return 0

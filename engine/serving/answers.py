@@ -22,7 +22,7 @@ def answer(server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: W
         ids = command.token_ids if command.token_ids is not None else _ids_in(command.text)
         ids = tokenizer.encode(command.text) if ids is None else ids
         found = explain(server, ids, salt=command.salt, lora=command.lora, eagle=command.eagle, texts=tokenizer.texts)
-        return replace(found, server=command.server, reply_to=command.id)
+        return replace(found, reply_to=command.id)
     words, why = command.words.strip(), ""
     needles: list[tuple[int, ...]] = []
     if words:
@@ -31,7 +31,7 @@ def answer(server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: W
     rows, total, branches = rows_of(server, tokenizer.texts, [encode_token_ids(each) for each in needles if each])
     if not rows:
         why = f"No branch holds '{words}'." if words else "Nothing is stored yet."
-    return PrefixTree(command.server, rows, total, branches, tokenizer.bytes_per_token, why, reply_to=command.id)
+    return PrefixTree(rows, total, branches, tokenizer.bytes_per_token, why, reply_to=command.id)
 
 
 def _ids_in(text: str) -> tuple[int, ...] | None:
@@ -57,14 +57,8 @@ class _Run:
         while len(self.kids) == 1 and self.kids[0].extra == () and list(self.kids[0].copies) == list(first.copies):
             self.blocks.append(self.kids[0])
             self.kids = _kids((self.kids[0].kids or {}).values(), among)
+        self.num_tokens = sum(block.size for block in self.blocks)
         self.below: list[_Run] = []
-        self.num_more = len(self.kids)
-
-    @property
-    def stop(self) -> int:
-        if self.start < 0:
-            return self.start
-        return self.start + sum(block.size for block in self.blocks)
 
 
 def _kids(kids: Iterable[Block], among: set[Block] | None) -> list[Block]:
@@ -97,8 +91,8 @@ def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tupl
     num_rows += add(roots, listed, 0, 0)
     while waiting and num_rows < MOST_ROWS:
         run = heapq.heappop(waiting)[2]
-        num_rows += add(run.kids, run.below, run.stop, run.depth + 1)
-        run.num_more = len(run.kids) - len(run.below)
+        stop = run.start if run.start < 0 else run.start + run.num_tokens
+        num_rows += add(run.kids, run.below, stop, run.depth + 1)
     rows: list[PrefixRow] = []
 
     def write(runs: Iterable[_Run], num_more: int, depth: int) -> None:
@@ -117,12 +111,12 @@ def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tupl
                 apart += [first.lora, f"rank {roots[first]}" if len(server.trees) > 1 else ""]
             rows.append(
                 PrefixRow(
-                    depth, run.start, sum(block.size for block in run.blocks), len(run.blocks), first.below, text,
+                    depth, run.start, run.num_tokens, len(run.blocks), first.below, text,
                     max(0.0, server.now - first.stored_at), ", ".join(first.copies) or "evicted",
                     " · ".join(filter(None, apart)), sum(first.copies.values()),
                 )
             )  # fmt: skip
-            write(run.below, run.num_more, depth + 1)
+            write(run.below, len(run.kids) - len(run.below), depth + 1)
         if num_more:
             rows.append(PrefixRow(depth, num_more=num_more))
 

@@ -23,7 +23,7 @@ import msgspec
 from engine.cache.paged.prefix import encode_token_ids
 from engine.errors import InputError
 from engine.files.text import open_regular
-from engine.wire.pages import ROOT_HASH, IndexEvent, PageCommitted, PageEvent, PageEvicted, Tier
+from engine.wire.pages import ROOT_HASH, PageCommitted, PageEvent, PageEvicted, Tier
 
 Hash = int | bytes | str
 # The fields of an event as a list, after its type. Later servers append to them: what is behind is passed over.
@@ -266,8 +266,6 @@ class Recording:
 
 # ---- the page events of a session, as vLLM would publish them --------------------------------------------------------
 
-VllmEvent = dict[str, object]
-
 # vLLM's names for the tiers. A CPU-only run uses them as well, so that vLLM's tools can read its events.
 _MEDIUM = {Tier.DEVICE: "GPU", Tier.HOST: "CPU"}
 _UINT64_MASK = (1 << 64) - 1
@@ -278,63 +276,33 @@ def vllm_block_hash(page_hash: bytes) -> int:
     return int.from_bytes(page_hash, "big") & _UINT64_MASK
 
 
-def to_vllm_events(events: Iterable[PageEvent], page_size: int) -> list[VllmEvent]:
+def to_vllm_events(events: Iterable[PageEvent], page_size: int) -> list[dict[str, Any]]:
     """Convert events to those that vLLM publishes, as dictionaries for JSON lines, in the map form of vLLM 0.28.
 
     Only changes of the prefix index appear there: committed pages as BlockStored, evicted ones as BlockRemoved, one per
     physical copy. Consecutive pages of one chain share an event. Source: vLLM's `distributed/kv_events.py`,
     `BlockStored`, `BlockRemoved`; optional fields at their default are left out, as there.
     """
-    out: list[VllmEvent] = []
-    run: list[IndexEvent] = []
+    out: list[dict[str, Any]] = []
+    last: PageEvent | None = None
     for event in events:
-        if not isinstance(event, IndexEvent):
+        if isinstance(event, PageCommitted):
+            if not isinstance(last, PageCommitted) or (last.tier, last.page_hash) != (event.tier, event.parent_hash):
+                parent = None if event.parent_hash == ROOT_HASH else vllm_block_hash(event.parent_hash)
+                out.append(
+                    {
+                        "type": "BlockStored", "block_hashes": [], "parent_block_hash": parent, "token_ids": [],
+                        "block_size": page_size, "lora_id": None, "medium": _MEDIUM[event.tier], "lora_name": None,
+                    }
+                )  # fmt: skip
+            out[-1]["token_ids"] += event.token_ids
+            page_hash = event.page_hash
+        elif isinstance(event, PageEvicted):
+            if not isinstance(last, PageEvicted) or last.committed.tier != event.committed.tier:
+                out.append({"type": "BlockRemoved", "block_hashes": [], "medium": _MEDIUM[event.committed.tier]})
+            page_hash = event.committed.page_hash
+        else:
             continue
-        if run and not _continues(run[-1], event):
-            out.extend(_vllm_run(run, page_size))
-            run = []
-        run.append(event)
-    out.extend(_vllm_run(run, page_size))
+        out[-1]["block_hashes"].append(vllm_block_hash(page_hash))
+        last = event
     return out
-
-
-def _continues(last: IndexEvent, event: IndexEvent) -> bool:
-    """Whether `event` belongs to the same vLLM event as `last`."""
-    match last, event:
-        case PageCommitted(), PageCommitted():
-            return event.tier == last.tier and event.parent_hash == last.page_hash
-        case PageEvicted(), PageEvicted():
-            return event.committed.tier == last.committed.tier
-        case _:
-            return False
-
-
-def _vllm_run(run: list[IndexEvent], page_size: int) -> list[VllmEvent]:
-    """The vLLM event for a run of consecutive index events of one kind."""
-    if stored := [event for event in run if isinstance(event, PageCommitted)]:
-        return [_block_stored(stored, page_size)]
-    if removed := [event for event in run if isinstance(event, PageEvicted)]:
-        return [_block_removed([event.committed.page_hash for event in removed], removed[0].committed.tier)]
-    return []
-
-
-def _block_stored(run: list[PageCommitted], page_size: int) -> VllmEvent:
-    parent_hash = run[0].parent_hash
-    return {
-        "type": "BlockStored",
-        "block_hashes": [vllm_block_hash(event.page_hash) for event in run],
-        "parent_block_hash": None if parent_hash == ROOT_HASH else vllm_block_hash(parent_hash),
-        "token_ids": [token_id for event in run for token_id in event.token_ids],
-        "block_size": page_size,
-        "lora_id": None,
-        "medium": _MEDIUM[run[0].tier],
-        "lora_name": None,
-    }
-
-
-def _block_removed(page_hashes: list[bytes], tier: Tier) -> VllmEvent:
-    return {
-        "type": "BlockRemoved",
-        "block_hashes": [vllm_block_hash(page_hash) for page_hash in page_hashes],
-        "medium": _MEDIUM[tier],
-    }

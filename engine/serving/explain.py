@@ -63,7 +63,7 @@ def explain(
         partial = server.is_partial
         most = len(token_ids) - 1 if partial else 0
         why = "Nothing is stored yet" + (", as far as it was seen: batches are missing." if partial else ".")
-        return PrefixExplained(server.name, len(token_ids), 0, why, "nothing stored", 0, most, 0, rank or 0, partial)
+        return PrefixExplained(len(token_ids), 0, why, "nothing stored", 0, most, 0, rank or 0, partial)
     best = max(asked, key=lambda each: each.tokens)
     at_least = max(min(each.sure, each.tokens) for each in asked)
     at_most = max(each.most for each in asked)
@@ -174,9 +174,7 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
     whole = (len(ids) - ahead) // unit * unit
 
     def answer(reason: Reason, why: str, at: int | None = None, here: str = "", there: str = "") -> PrefixExplained:
-        return PrefixExplained(
-            server.name, len(ids), reused, why, reason, reused, reused, unit, tree.rank, False, at, here, there
-        )
+        return PrefixExplained(len(ids), reused, why, reason, reused, reused, unit, tree.rank, False, at, here, there)
 
     if reused < min(matched * size // unit * unit, found.limit):
         return answer(

@@ -27,6 +27,14 @@ REPLAY_S, REPLAY_AGAIN_S, HANDSHAKE_S, TICK_S = 3.0, 30.0, 3.0, 0.1
 # a gap), and of one replay; what a batch takes besides its payload; batches that zmq holds for this thread.
 MAX_WAITING, EACH, QUEUE = 256 << 20, 200, 200
 State = Literal["connecting", "connected", "no answer", "no publisher", "lost"]
+WORDS = {
+    "connecting": "Connecting to {}.",
+    "no answer": "Nothing answers at {}: check host and port, and that the server runs.",
+    "no publisher": (
+        "What answers at {} publishes no KV events: check the port, and that the server was started with them."
+    ),
+    "lost": "The connection to {} broke: it is tried again until the server is back.",
+}
 
 
 def addresses(text: str) -> list[str]:
@@ -133,19 +141,7 @@ class Listener:
         return not self._thread.is_alive()
 
     def words(self) -> str:
-        match self.state:
-            case "connected":
-                return " ".join(self.whys.values())
-            case "no answer":
-                return f"Nothing answers at {self.endpoint}: check host and port, and that the server runs."
-            case "no publisher":
-                return (
-                    f"What answers at {self.endpoint} publishes no KV events: check the port, and that the server "
-                    "was started with them."
-                )
-            case "lost":
-                return f"The connection to {self.endpoint} broke: it is tried again until the server is back."
-        return f"Connecting to {self.endpoint}."
+        return " ".join(self.whys.values()) if self.state == "connected" else WORDS[self.state].format(self.endpoint)
 
     # ---- the thread ----------------------------------------------------------------------------------------------
 

@@ -103,7 +103,6 @@ class PrefixRow(Part, frozen=True):
 class PrefixTree(Answer, frozen=True):
     """Rows from the largest branch on. `bytes_per_token` is 0 where nothing says it."""
 
-    server: str
     rows: tuple[PrefixRow, ...]
     num_tokens: int
     num_branches: int
@@ -122,7 +121,6 @@ class PrefixExplained(Answer, frozen=True):
     Where it is not (`partial`), `at_least` and `at_most` so many. `differs_at` is the place of a token, `prompt_text`
     and `stored_text` are what stands there on both sides."""
 
-    server: str
     num_tokens: int
     reused: int
     why: str
