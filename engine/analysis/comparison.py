@@ -22,7 +22,7 @@ from engine.files.text import model_beside
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
-from engine.look.pictures import NewestQuery, PictureMemo, attention_picture, held_columns, of_queries, picture_of
+from engine.look.pictures import PictureMemo, QueryWeights, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows
 from engine.look.source import NO_POSITION, PARTS, CacheSource, Difference, Rows, Source, gather_rows, row_at, slots_of
 from engine.model.loader import LoadedModel
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 @torch.inference_mode()
 def attention_difference(
     row: torch.Tensor | None, other: torch.Tensor | None, query_position: int, layer: LayerGeometry
-) -> NewestQuery:
+) -> QueryWeights:
     """The weights `[H, S]` of A minus those of B. Positions that a side had evicted have no difference: they are
     NaN."""
     if row is None or other is None:
         note = "The attention of that step is not kept on both sides."
-        return NewestQuery(None, query_position, "difference", note)
+        return QueryWeights(None, query_position, "difference", note)
     one, two = aligned(*(held_columns(weights, layer, query_position)[0] for weights in (row, other)))
     is_gone = missing_rows(one) | missing_rows(two)
     difference = (one.nan_to_num(0.0) - two.nan_to_num(0.0)).masked_fill(is_gone, torch.nan)
-    return NewestQuery(difference, query_position, "difference")
+    return QueryWeights(difference, query_position, "difference")
 
 
 class Comparison:

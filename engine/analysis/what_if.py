@@ -23,7 +23,7 @@ from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
 from engine.session.mode import CacheMode
-from engine.session.rerun import Outcome, Progress, RowsOfLayers, fill, held_by
+from engine.session.rerun import Outcome, Progress, RowsByLayer, fill, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -425,7 +425,7 @@ class Trial:
 
     model: LoadedModel
     seq_id: int
-    rows: RowsOfLayers
+    rows: RowsByLayer
     token_ids: list[int]
     num_prompt_tokens: int
     are_exact: bool
@@ -482,7 +482,7 @@ def holds_all(cache: SequenceCache, geometry: CacheGeometry) -> bool:
     return all(rows is not None and not rows.first and rows.positions is None for rows in held)
 
 
-def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> RowsOfLayers:
+def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> RowsByLayer:
     """The first `count` rows of every layer."""
     found = ((layer.index, cache.rows(layer.index)) for layer in geometry.attention_layers)
     return {i: HeldRows(held.keys[:, :, :count], held.values[:, :, :count], 0) for i, held in found if held is not None}

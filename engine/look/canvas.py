@@ -255,7 +255,7 @@ class Canvas:
         assert request is not None
         assert source is not None
         assert grid is not None
-        lens, change = LENSES[request.lens], Change.of(request, source)
+        lens, change = LENSES[request.lens], StepChange.of(request, source)
         for alike, want in zip(grid.alike, self._wanted, strict=True):
             if not grid.num_columns or not len(want):
                 continue
@@ -283,7 +283,7 @@ class Canvas:
                     fill_cells(self.low, self.high, places, rows.numbers, first, grid.per_column, grid.per_row)
 
     def _gather(
-        self, alike: Alike, number: int, want: Wanted, lens: Lens, source: Source, change: Change | None
+        self, alike: Alike, number: int, want: Wanted, lens: Lens, source: Source, change: StepChange | None
     ) -> None:
         """Fill the wanted cells of one of these layers from rows that are not consecutive, or that are drawn as a step
         changed them."""
@@ -425,7 +425,7 @@ def merged(numbers: Floats, held: range, columns: int, rows: int, *, is_low: boo
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class StepChange:
     """What the step after `previous` tokens did to the rows of a source: `deltas` by layer, and the rows `before` it,
     None where these are not known or nothing was rewritten."""
 
@@ -435,7 +435,7 @@ class Change:
     before: Source | None
 
     @classmethod
-    def of(cls, request: WallRequest | HeadRequest, source: Source) -> Change | None:
+    def of(cls, request: WallRequest | HeadRequest, source: Source) -> StepChange | None:
         """The change that a picture shows; None if it shows the rows themselves."""
         if not isinstance(request, WallRequest) or not request.change or LENSES[request.lens].part is None:
             return None

@@ -108,7 +108,7 @@ class Blocks:
     """The histograms of everything that is shown of the rows of one owner."""
 
     def __init__(self) -> None:
-        self._alike: dict[tuple[Place, ...], Alike] = {}
+        self._alike: dict[tuple[Place, ...], CountedLayers] = {}
         self._shown: tuple[object, dict[Place, LayerCount]] = None, {}  # of which step, and all rows of then
 
     def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
@@ -129,7 +129,7 @@ class Blocks:
         for (num_final, *_), group in alike.items():
             places = tuple([(name, layer) for name, layers in group.items() for layer in layers])
             if not shown.keys() >= set(places):
-                known = self._alike.get(places) or Alike.of(places, self._alike)
+                known = self._alike.get(places) or CountedLayers.of(places, self._alike)
                 counts = known.count(source, group, num_final)
                 shown.update({place: LayerCount(counts, number) for number, place in enumerate(places)})
                 if known.newest is not None:
@@ -159,7 +159,7 @@ class Blocks:
 
 
 @dataclass(eq=False)
-class Alike:
+class CountedLayers:
     """Layers that are counted together, through one lens or several, as they hold rows of one form; and the histograms
     of their first rows, which no later step overwrites: after each block, and of all that were counted (`newest`, the
     only one that rows are added to)."""
@@ -169,7 +169,7 @@ class Alike:
     newest: Counts | None = None
 
     @classmethod
-    def of(cls, places: Sequence[Place], known: Mapping[tuple[Place, ...], Alike]) -> Alike:
+    def of(cls, places: Sequence[Place], known: Mapping[tuple[Place, ...], CountedLayers]) -> CountedLayers:
         """With the histograms that are known of these layers, if they are among others that were counted together."""
         for others, alike in known.items():
             if set(others).issuperset(places) and alike.newest is not None:

@@ -435,7 +435,7 @@ ROUNDING = 1e-5  # tolerance between two ways of summing the same numbers
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedMeasures:
     """What is measured beside the new rows and the most probable tokens. `attention`: the newest row of attention.
     `new_rows`: the new rows themselves, bit for bit, instead of their measurements. It is constant in a recorded
     step."""
@@ -488,7 +488,7 @@ def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def measured_step(
-    wanted: Wanted,
+    wanted: WantedMeasures,
     logits: torch.Tensor,
     rows: Mapping[int, Pair],
     weights: torch.Tensor | None,

@@ -508,7 +508,7 @@ def landscape(values: torch.Tensor) -> torch.Tensor:
 # ---- attention ------------------------------------------------------------------------------------------------------
 
 
-class NewestQuery(NamedTuple):
+class QueryWeights(NamedTuple):
     """The weights `[H, S]` of the newest query of one layer at one step, NaN where a row had been evicted, and its
     position; or what another lens has of the queries up to it. Without weights, `note` says why."""
 
@@ -520,30 +520,30 @@ class NewestQuery(NamedTuple):
     queries_per_row: int = 1
 
 
-def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
+def of_queries(request: AttentionRequest, source: Source) -> QueryWeights:
     """What a lens has of all queries that are known: of every head a number for each position, or of one head the
     weights by query, of which the largest of some stand in a row."""
     lens, newest, source = LENSES[request.lens], source.num_queries - 1, of_latest(source, request.latest)
     provenance = provenance_through(request.lens, source, [request.layer])
     is_map = lens.values == "tokens"
     if why := source.why_not or why_not(source, lens):
-        return NewestQuery(None, newest, provenance, why)
+        return QueryWeights(None, newest, provenance, why)
     rows = read(source, lens, request.layer, head=request.head if is_map else None)
     if rows is None or not rows.numbers.numel():
-        return NewestQuery(None, newest, provenance, f"There is no {lens.label} of this layer and head.")
+        return QueryWeights(None, newest, provenance, f"There is no {lens.label} of this layer and head.")
     if not is_map:
         first = source.queries.first(source.num_queries) if source.queries is not None else 0
-        return NewestQuery(rows.numbers[..., 0], newest, provenance, queries_words(source, lens), first)
+        return QueryWeights(rows.numbers[..., 0], newest, provenance, queries_words(source, lens), first)
     numbers = rows.numbers[0]
     per_row = -(-len(numbers) // max(1, request.max_rows))
     padded = torch.nn.functional.pad(numbers, (0, 0, 0, -len(numbers) % per_row), value=torch.nan)
     grouped = padded.reshape(-1, per_row, padded.shape[1])
     high, low = grouped.nan_to_num(-torch.inf).amax(1), grouped.nan_to_num(torch.inf).amin(1)
     found = torch.where(high.abs() >= low.abs(), high, low).masked_fill(high < low, torch.nan)  # else none was a number
-    return NewestQuery(found, newest, provenance, queries_words(source, lens), rows.first, per_row)
+    return QueryWeights(found, newest, provenance, queries_words(source, lens), rows.first, per_row)
 
 
-def attention_picture(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionPicture:
+def attention_picture(request: AttentionRequest, query: QueryWeights, geometry: CacheGeometry) -> AttentionPicture:
     """The newest query's weights of one layer at one step, as they were computed, or what another lens has of the
     queries up to it; or a difference, of which each column shows the number farthest from zero."""
     began = time.perf_counter()

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from engine.cache.attention_probe import Probe
-from engine.look.measures import PackedMeasures, Wanted
+from engine.look.measures import PackedMeasures, WantedMeasures
 
 if TYPE_CHECKING:
     from engine.model.runners.decoder import DeferredOutputs
@@ -50,7 +50,7 @@ class Batch:
     cache: Any
     probe: Probe | None = None
     surprisal: Surprisal | None = None
-    wanted: Wanted | None = None
+    wanted: WantedMeasures | None = None
     lengths: tuple[int, ...] | None = None
     padding: torch.Tensor | None = None
     positions: torch.Tensor | None = None

@@ -19,8 +19,8 @@ from engine.cache.contract import StateMatrix, matrices_of
 from engine.errors import InputError
 from engine.files.text import kind_of
 from engine.look.pictures import (
-    NewestQuery,
     PictureMemo,
+    QueryWeights,
     attention_picture,
     limited,
     of_queries,
@@ -228,7 +228,7 @@ class OpenedSnapshot:
                     return attention_picture(request, of_queries(request, source), geometry)
                 row = self.attention(request.layer) if self._is_newest(request.step) else None
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
-                return attention_picture(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
+                return attention_picture(request, QueryWeights(row, self.num_tokens - 1, "recorded", note), geometry)
             case RowRequest():
                 return structs.replace(row_picture(request, source, geometry), written=self._norms_of(request.position))
         return picture_of(request, source, geometry, self._memo)

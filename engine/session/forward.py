@@ -19,7 +19,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.device import DeviceTime, device_now, to_device
 from engine.history.history import LateSurprisal
 from engine.look.candidates import Sample
-from engine.look.measures import PackedMeasures, Wanted, nan_where_evicted, spread
+from engine.look.measures import PackedMeasures, WantedMeasures, nan_where_evicted, spread
 from engine.look.source import HalfWritten
 from engine.model.batch import Batch, LayerCallback, Result, Surprisal
 from engine.model.loader import LoadedModel
@@ -257,9 +257,9 @@ class Captured:
         return tuple((name, statistics.median(self._costs_ms[name])) for name in CAPTURES if name in self._costs_ms)
 
     @property
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> WantedMeasures | None:
         """What a recorded step is to measure itself; None if nothing is measured."""
-        return Wanted(self.attention_rows, self.new_rows) if self.statistics else None
+        return WantedMeasures(self.attention_rows, self.new_rows) if self.statistics else None
 
     @property
     def statistics(self) -> bool:

@@ -17,9 +17,9 @@ from engine.history.tree import Tree, TreePath
 from engine.look.canvas import Canvas
 from engine.look.measures import entropy_of
 from engine.look.pictures import (
-    NewestQuery,
     PictureMemo,
     PictureMemos,
+    QueryWeights,
     attention_picture,
     drawn,
     limited,
@@ -160,21 +160,21 @@ class PictureReader:
         num_attended = state.num_tokens if state is not None else source.num_tokens
         return outliers_picture(request, source, self._geometry, visible.memo, attention, num_attended)
 
-    def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
+    def _query(self, request: AttentionRequest, visible: VisibleSequence) -> QueryWeights:
         if LENSES[request.lens].reads == "weights":
             return self._newest_query(request, visible)
         state = visible.path.state(request.seq_id, request.step)
         count = visible.source.num_tokens if state is None else state.num_tokens
         return of_queries(request, visible.source if count == visible.source.num_tokens else visible.source.at(count))
 
-    def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
+    def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> QueryWeights:
         """The attention of the newest query of a step, as it was recorded: it needs no rows."""
         seq_id, step, history, phases = request.seq_id, request.step, self._history, self._stepper.phases
         path, half = visible.path, visible.source.half
         gone = f"The attention of step {step} was not measured, or is no longer kept."
         if phases is not None and half is not None and step == phases.step:
             weights = half.weights.get(request.layer)
-            return NewestQuery(
+            return QueryWeights(
                 weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
             )
         state, computed_by = path.state(seq_id, step), path.computed_by(seq_id, step)
@@ -188,8 +188,8 @@ class PictureReader:
         provenance: Provenance = "live cache" if is_newest else "recorded"
         if state is not None and not state.num_tokens:
             waited = f"The sequence held no rows after step {step}: it waited for room in the pool."
-            return NewestQuery(None, 0, provenance, waited)
-        return NewestQuery(
+            return QueryWeights(None, 0, provenance, waited)
+        return QueryWeights(
             row, 0 if state is None else state.num_tokens - 1, provenance, "" if row is not None else gone
         )
 

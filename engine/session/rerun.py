@@ -27,7 +27,7 @@ CHUNK = 128  # tokens between two points at which a question can be cancelled
 ENDLESS = 1 << 30  # tokens: the length of a prompt that never ends, so that nothing is evicted or quantised at its end
 
 Progress = tuple[int, int]
-RowsOfLayers = dict[int, HeldRows]
+RowsByLayer = dict[int, HeldRows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Reruns:
 
     # ---- exact rows ----------------------------------------------------------------------------------------------
 
-    def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, RowsOfLayers]:
+    def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, RowsByLayer]:
         """Compute K and V of the tokens as a cache that keeps all rows exactly holds them: views, by layer."""
         driver = self._exact or self._new_driver(CacheSpec(), ENDLESS)
         shared = num_common(driver.token_ids, token_ids)
@@ -103,7 +103,7 @@ class Reruns:
         count = len(token_ids)
         return {i: HeldRows(r.keys[:, :, :count], r.values[:, :, :count], 0) for i, r in self._rows_of(driver).items()}
 
-    def _rows_of(self, driver: Driver) -> RowsOfLayers:
+    def _rows_of(self, driver: Driver) -> RowsByLayer:
         layers = self._model.info.geometry.attention_layers
         return {layer.index: rows for layer in layers if (rows := driver.cache.rows(layer.index)) is not None}
 
@@ -128,7 +128,7 @@ class Reruns:
         return len(token_ids) - known
 
     def run(
-        self, spec: CacheSpec, token_ids: list[int], prompt_end: int, rows: RowsOfLayers | None
+        self, spec: CacheSpec, token_ids: list[int], prompt_end: int, rows: RowsByLayer | None
     ) -> Generator[Progress, None, Outcome]:
         """Compute the tokens into a cache of `spec` as a session would, the first `prompt_end` of them as its prompt.
         Yields the tokens done and their total before each forward; returns the outcome.
@@ -208,7 +208,7 @@ def copies_rows(spec: CacheSpec) -> bool:
     return spec.codec.is_exact and not spec.retention.watches_all
 
 
-def fill(cache: SequenceCache, rows: RowsOfLayers, start: int, stop: int) -> None:
+def fill(cache: SequenceCache, rows: RowsByLayer, start: int, stop: int) -> None:
     """Write the exact rows `start … stop` into every layer of the cache."""
     if start == stop:
         return

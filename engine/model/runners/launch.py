@@ -17,7 +17,7 @@ from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.device import free_bytes, to_device
 from engine.errors import Memory, first_line, is_of_device, is_out_of_memory, needed_and_free, remedies
-from engine.look.measures import PackedLayout, PackedMeasures, Wanted, measured_step
+from engine.look.measures import PackedLayout, PackedMeasures, WantedMeasures, measured_step
 from engine.model.attention import Attend, explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
 from engine.model.runners.compiler import Compiler, Compiling
@@ -169,7 +169,7 @@ class LaunchKey:
     layout: Layout  # kind, capacity and addresses of the cache
     shows_weights: bool  # whether attention weights are an output
     kernel: Kernel | None = None  # reads pages in place
-    wanted: Wanted | None = None  # measurements that are recorded with the step
+    wanted: WantedMeasures | None = None  # measurements that are recorded with the step
 
 
 def bucket_of(num_tokens: int, room: int | None) -> int:
