@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
+from engine.counted import counted
 from engine.errors import InputError
 from engine.serving.events import END_MARK, Message, decode
 from engine.serving.tree import Tree
@@ -187,18 +188,20 @@ class Server:
             when = "from before the beginning" if not first else "lost"
             found.append(f"{what} missing ({when}): the tree is partial.")
         if len(self.missing) > 3:
-            found.append(f"{len(self.missing) - 3:,} more gaps: {counts.missing_batches:,} batches are missing in all.")
+            found.append(
+                f"And {counted(len(self.missing) - 3, 'gap')}: {counts.missing_batches:,} batches are missing in all."
+            )
         if counts.restarts:
-            found.append(f"The server restarted {counts.restarts:,} times; each time it began with an empty cache.")
+            found.append(f"The server restarted {counted(counts.restarts, 'time')}, with an empty cache.")
         if counts.unreadable:
-            found.append(f"{counts.unreadable:,} batches could not be read: {self.why_unreadable}.")
+            found.append(f"{counted(counts.unreadable, 'batch', 'batches')} could not be read: {self.why_unreadable}.")
         if self.unknown:
             kinds = ", ".join(sorted(self.unknown)[:5])
-            found.append(f"{sum(self.unknown.values()):,} events of unknown types were passed over: {kinds}.")
+            found.append(f"Passed over: {counted(sum(self.unknown.values()), 'event')} of unknown types, {kinds}.")
         odd = sorted(counts.contradictions.items())
-        found += [f"The stream contradicts itself: {count:,} {what}." for what, count in odd]
+        found += [f"The stream contradicts itself: {what} ({count:,})." for what, count in odd]
         if waiting := sum(1 for tree in self.trees.values() for _ in tree.late()):
-            found.append(f"{waiting:,} blocks follow blocks that are not known.")
+            found.append(f"What precedes {counted(waiting, 'block')} is not known.")
         return tuple(found)
 
 

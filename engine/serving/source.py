@@ -11,6 +11,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, Literal
 
+from engine.counted import counted
 from engine.errors import InputError
 from engine.serving.events import END_MARK, MAX_BYTES, MAX_TOPIC, Message
 
@@ -191,8 +192,8 @@ class Listener:
             number = int.from_bytes(seq, "big")
             if len(seq) != 8 or number == END_MARK or len(topic) > MAX_TOPIC:
                 self._num_foreign += 1
-                count = f"{self._num_foreign:,} messages"
-                self.whys["foreign"] = f"{count} from {self.endpoint} were no KV events and were passed over."
+                count = counted(self._num_foreign, "message")
+                self.whys["foreign"] = f"{count} from {self.endpoint} passed over: no KV events."
                 continue
             message = Message(self.label + topic, number, payload)
             if number != self._next:

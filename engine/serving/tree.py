@@ -280,7 +280,7 @@ class Tree:
     def _drop_oldest(self) -> None:
         """Let an eighth of all blocks go with what stands behind them, the oldest of those that are gone first: no true
         pool is that large."""
-        self._say("times more blocks than are followed")
+        self._say("more blocks than are followed")
         kept = sorted(self.blocks.values(), key=lambda block: (bool(block.copies), block.used_at))
         waiting = kept[: max(1, len(kept) // 8)]
         while waiting:

@@ -68,7 +68,7 @@ def test_info_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     path.write_bytes(b"".join(map(packed, messages)) + b"\x09\x00\x00\x00kv-ev")
     code, out, _ = ran(capsys, "info", str(path))
     assert "Batches 0 to 2 are" not in out  # of the server before its restart
-    assert "restarted 1 times" in out
+    assert "restarted 1 time," in out
     assert "cut short" in out
 
 

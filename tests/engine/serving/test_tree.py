@@ -324,3 +324,16 @@ def test_blocks_of_one_token_are_searched_and_told_apart_by_more_than_one() -> N
 )
 def test_what_is_searched_may_lie_across_blocks(ids: list[int], found: list[str]) -> None:
     assert searched(folded([stored([1, 2, 3], A + B + C), stored([4], B, 2)]), ids) == found
+
+
+def test_what_follows_a_block_that_is_known_by_its_hash_alone_stands_in_the_tree() -> None:
+    copied = {"type": "BlockStored", "block_hashes": [1], "token_ids": [], "block_size": 0, "medium": "CPU"}
+    server = folded([copied], [stored([2], B, 1)])
+    assert [(row.start, row.text) for row in rows_of(server, numbers)[0]] == [(-1, "5 6 7 8")]
+    assert "What precedes 1 block is not known." in " ".join(server.notes())
+    server.take(batch(2, stored([1], A)))
+    assert [(row.start, row.num_tokens, row.media) for row in rows_of(server, numbers)[0]] == [
+        (0, 4, "CPU, GPU"),
+        (4, 4, "GPU"),
+    ]
+    assert (answer(server, [*A, *B, 0]), server.notes()) == ((8, "all reused"), ())
