@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QLabel, QProgressBar, QSizePolicy, QWidget
 
 from app.control.requests import Pace
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
-from app.kit.reader import DRAFT, SELECTION, STATUS, STEPS, Reader
+from app.kit.reader import DRAFT, SELECTION, STEPS, Reader, SignalSource
 from app.kit.theme import font_text
 from app.kit.widgets import ElidedLabel, plain_label, plain_tip, prose, push_button, row, set_text_role, steady
 from app.models import Models
@@ -112,7 +112,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
 
     warnings_wanted = Signal()
 
-    follows = (STEPS, SELECTION, STATUS, DRAFT)
+    follows = (STEPS, SELECTION, SignalSource("status", ("changed", "engine_changed")), DRAFT)
 
     def __init__(self, models: Models, cancel: QAction, return_to_former: QAction) -> None:
         super().__init__()
@@ -325,7 +325,8 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
     if status.busy:
         return status.busy
     if model is None:
-        return ""
+        is_connecting = is_elsewhere(status.engine) and not (status.is_known or status.loss)
+        return f"connecting to {remote_of(status.engine).machine}" if is_connecting else ""
     if status.loss:
         return f"engine {status.loss}: restart it under Run · Engine"
     engine, words = status.engine, model.device

@@ -25,6 +25,7 @@ from engine.wire.encoding import VERSION, WireError
 
 PREFIX = "ssh://"
 COMMAND = "kvloupe-engine"
+NEVER_ASKS = "BatchMode=yes"  # nobody could answer
 CONNECT_S = 20  # to connect, by ssh itself
 HELLO_S = 60.0  # to connect and begin, before it counts as hanging
 MAX_CARRIED = 1 << 27  # bytes of a file that is opened there and lies here
@@ -48,38 +49,21 @@ class Remote:
         """The machine as people call it."""
         return self.host.rpartition("@")[2]
 
-    @property
-    def reached(self) -> list[str]:
-        """How ssh is called, up to what it shall run there. It never asks: nobody could answer."""
-        return ["ssh", "-o", "BatchMode=yes", *self._asked[1:]]
-
-    @property
-    def _asked(self) -> list[str]:
-        """How a person calls ssh, who can answer."""
+    def call(self, *options: str) -> list[str]:
+        """How ssh is called with these options, up to what it shall run there."""
         port = [] if self.port is None else ["-p", str(self.port)]
-        return ["ssh", *port, "--", self.host.replace("[", "").replace("]", "")]
+        named = [word for option in options for word in ("-o", option)]
+        return ["ssh", *named, *port, "--", self.host.replace("[", "").replace("]", "")]
 
     @property
     def arguments(self) -> list[str]:
-        """How ssh is called."""
+        """How ssh is called to run the engine."""
         options = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
-        named = [word for option in options for word in ("-o", option)]
-        command = f"{shlex.quote(self.command)} child"
-        return ["ssh", "-T", *named, *self.reached[1:], command]
+        return [*self.call(NEVER_ASKS, "RequestTTY=no", *options), f"{shlex.quote(self.command)} child"]
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start ssh, and through it the engine. It has no terminal: Ctrl+C there is for the window, which ends it, and
-        a jump host cannot ask there for a password that nobody would see."""
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            self.arguments,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            bufsize=1 << 16,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            start_new_session=True,
-        )
+        """Start ssh, and through it the engine."""
+        return _started(self.arguments, subprocess.PIPE, subprocess.PIPE)
 
     def carried(self, command: OpenSnapshot) -> OpenSnapshot:
         """The command with the content of its file, which lies on this machine; raises `InputError` where it cannot be
@@ -106,14 +90,7 @@ class Remote:
         script = shlex.quote(f"echo; echo {_BEGINS.decode()}; {command}")
         with (
             tempfile.TemporaryFile() as complaints,
-            subprocess.Popen(
-                [*self.reached, f"sh -c {script}"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-                start_new_session=True,
-            ) as ssh,
+            _started([*self.call(NEVER_ASKS), f"sh -c {script}"], subprocess.DEVNULL, complaints) as ssh,
         ):
             assert ssh.stdout is not None
             while (line := ssh.stdout.readline(MAX_BANNER)) and line.strip() != _BEGINS:
@@ -151,15 +128,29 @@ class Remote:
     def _way_in(self, said: str) -> str:
         """What to do where ssh does not get in, by what it says."""
         if "ost key" in said:
-            return f"call '{shlex.join(self._asked)}' in a terminal once, and answer whether it is the right machine"
+            return f"call '{shlex.join(self.call())}' in a terminal once, and answer whether it is the right machine"
         if "resolve hostname" in said:
             return "give the name that it has in ssh's configuration or in the network, or its address"
         if re.search("refused|timed out|No route|unreachable", said):
             return "see whether that machine runs, and give the port on which its sshd listens"
-        call = f"'{shlex.join(self.reached)}' must get in without"
+        call = f"'{shlex.join(self.call(NEVER_ASKS))}' must get in without"
         if "ermission denied" in said:
             return f"{call} a password: give it a key (ssh-copy-id), and load that (ssh-add) if it has a passphrase"
         return f"{call} a question"
+
+
+def _started(arguments: list[str], stdin: int, stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start ssh. It has no terminal: Ctrl+C there is for the window, which ends it, and a jump host cannot ask there
+    for a password that nobody would see."""
+    return subprocess.Popen(
+        arguments,
+        bufsize=1 << 16,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        start_new_session=True,
+    )
 
 
 def remote_of(address: str) -> Remote:

@@ -96,7 +96,8 @@ def read_model(of: ModelOfState) -> LlamaModel:
     layers = tuple(geometry.attention_layers)
     part = config.get("partial_rotary_factor")
     rotary = int(layers[0].key_dim * part) if layers and isinstance(part, int | float) else None
-    name = str(config.get("_name_or_path") or "") or folder
+    name = str(config.get("_name_or_path") or folder)
+    name = Path(name).name if os.path.isabs(name) else name
     return LlamaModel(name, geometry.model_type, layers, len(geometry.layers), rotary, json.dumps(config))
 
 

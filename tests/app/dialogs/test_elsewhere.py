@@ -159,6 +159,14 @@ def test_files_of_the_engine_are_browsed_there_by_every_dialog(running: Shell, e
     assert engine.of(StartComparison)[-1].against == OtherFile(Path("/of/rack/a.npz"))
 
 
+def test_the_status_line_says_that_no_answer_has_come_yet(shell: Shell, engine: FakeEngine) -> None:
+    shell.models.status.set_engine("ssh://me@rack/opt/kv")
+    turn(shell)
+    assert "connecting to rack" in texts_in(shell.window.status)
+    shell.models.status.lose_engine("gone")
+    assert "connecting to rack" not in texts_in(shell.window.status)
+
+
 def test_the_status_line_names_the_machine_and_the_delay(running: Shell, engine: FakeEngine) -> None:
     running.models.status.set_engine("ssh://me@rack/opt/kv")
     turn(running)
