@@ -70,6 +70,16 @@ def test_every_link_leads_to_a_file() -> None:
             assert (folder / target).exists(), target
 
 
+def test_the_page_of_the_architecture_names_what_is_there() -> None:
+    files = (path for room in ("engine", "app", "tests") for path in (ROOT / room).rglob("*.py"))
+    words = set(re.findall(r"\w+", "".join(path.read_text("utf-8") for path in files if path != Path(__file__))))
+    for name in re.findall(r"`([^`\n]+)`", PAGES["architecture"]):
+        if "/" in name:
+            assert (ROOT / name).exists(), name
+        else:
+            assert set(re.findall(r"[A-Za-z_]\w+", name)) <= words | {"add_NAME"}, name
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 1200
 
