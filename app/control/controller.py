@@ -101,7 +101,7 @@ class Controller(QObject):
             self.requests.comparing.ask()
 
     def _on_view_moved(self) -> None:
-        self._ask_for_pictures()
+        self._models.refreshes.ask(self._ask_for_pictures)
         self.waiting.wake()
 
     def _on_selected(self, old: Selected, new: Selected) -> None:

@@ -79,6 +79,9 @@ class RefreshQueue(QObject):
 
     @contextmanager
     def frame(self, *, is_spread: bool = False) -> Iterator[None]:
+        if self._is_frame:  # of a frame inside another one, the outer one counts
+            yield
+            return
         self._is_frame = True
         try:
             yield
@@ -102,13 +105,17 @@ class RefreshQueue(QObject):
         self._refresh_until(time.perf_counter() + TURN_S)
 
     def _refresh_until(self, end: float) -> None:
-        while self._due:
-            refresh = next(iter(self._due))
-            del self._due[refresh]
-            if isValid(refresh.__self__):  # type: ignore[attr-defined]
-                refresh()
-            if time.perf_counter() >= end:
-                break
+        self._is_frame = True  # what a refresh asks for comes after those that are asked for already
+        try:
+            while self._due:
+                refresh = next(iter(self._due))
+                del self._due[refresh]
+                if isValid(refresh.__self__):  # type: ignore[attr-defined]
+                    refresh()
+                if time.perf_counter() >= end:
+                    break
+        finally:
+            self._is_frame = False
         if not self._due:
             self._timer.stop()
 
@@ -142,4 +149,5 @@ class Models:
         object.__setattr__(self, "breakpoints", Breakpoints(self.timeline, self.comparison))
         self.edits.follow(self.history)
         self.selection.follow(self.history)
+        self.selection.frame = self.viewport.frame = self.refreshes.frame
         self.selection.changed.connect(self.timeline.on_selected)  # connected first, so that views read the new path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -12,6 +14,9 @@ from app.draw.grid import TokenRange
 from app.models.history import HistoryTree
 from app.models.pictures import HEAD
 from engine.spec.edit import Rows
+
+
+Frame = Callable[[], AbstractContextManager[None]]
 
 
 class Selected(Struct, frozen=True):
@@ -53,6 +58,7 @@ class Selection(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.now = Selected()
+        self.frame: Frame = nullcontext  # in which views that follow it read once
         self._history: HistoryTree | None = None
 
     def follow(self, history: HistoryTree) -> None:
@@ -78,7 +84,8 @@ class Selection(QObject):
         old, new = self.now, replace(self.now, **changes)
         if new != old:
             self.now = new
-            self.changed.emit(old, new)
+            with self.frame():
+                self.changed.emit(old, new)
 
 
 class WantedPair(Struct, frozen=True):
@@ -127,12 +134,14 @@ class Viewport(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.now = WantedPictures()
+        self.frame: Frame = nullcontext
 
     def update(self, **changes: Any) -> None:
         new = replace(self.now, **changes)
         if new != self.now:
             self.now = new
-            self.changed.emit()
+            with self.frame():
+                self.changed.emit()
 
     def show_all(self) -> None:
         """Show all positions: a range chosen in another sequence or history means nothing here."""

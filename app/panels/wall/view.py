@@ -649,7 +649,7 @@ class WallView(View[WallState]):
             (self.canvas.pointed, self._on_pointed),
             (self.canvas.name_pointed, self._on_name_pointed),
             (self.canvas.arranged, self.show_again),
-            (models.selection.changed, self._scroll_to_selected),  # connected last, so that it is shown before
+            (models.selection.changed, self._on_selected),  # connected last, so that it is shown before
         )
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -755,6 +755,9 @@ class WallView(View[WallState]):
         """The sequence that the picture shows, which for a while may not be the selected one."""
         shown = self._models.pictures.wall
         return self._models.selection.now.seq_id if shown is None else shown.request.seq_id
+
+    def _on_selected(self) -> None:
+        self._models.refreshes.ask(self._scroll_to_selected)
 
     def _scroll_to_selected(self) -> None:
         rect = self.canvas.selected_rect()

@@ -39,6 +39,24 @@ def test_what_is_asked_at_once_is_done_at_once(qtbot: QtBot, told: list[str]) ->
     assert queue.is_empty
 
 
+def test_what_a_refresh_asks_for_comes_after_those_asked_for_and_once(qtbot: QtBot, told: list[str]) -> None:
+    queue, one, two = RefreshQueue(), Asker("one", told), Asker("two", told)
+
+    class First(Asker):
+        def refresh(self) -> None:
+            super().refresh()
+            with queue.frame():  # inside another one it is part of that
+                queue.ask(two.refresh)
+            queue.ask(one.refresh)
+
+    first = First("first", told)
+    with queue.frame():
+        queue.ask(first.refresh)
+        queue.ask(one.refresh)
+        queue.ask(two.refresh)
+    assert told == ["first", "one", "two"]
+
+
 def test_what_is_spread_is_done_in_order_once_each_a_view_a_turn(qtbot: QtBot, told: list[str]) -> None:
     queue, askers = RefreshQueue(), [Asker(name, told) for name in "abcd"]
     with queue.frame(is_spread=True):
