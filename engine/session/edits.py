@@ -33,7 +33,8 @@ from engine.look.source import chosen, places_of, slots_of
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
-from engine.session.driver import PrefillPlan, recompute
+from engine.session.chunks import PrefillPlan
+from engine.session.driver import recompute
 from engine.session.forward import weights_of_one
 from engine.session.mode import CacheMode
 from engine.session.sampler import choose, steered

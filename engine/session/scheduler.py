@@ -10,7 +10,8 @@ from msgspec import structs
 from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.session.driver import WHOLE, PrefillPlan, refresh
+from engine.session.chunks import WHOLE, PrefillPlan
+from engine.session.driver import refresh
 from engine.session.states import KeptStates, LiveSequence, LiveSequences
 from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep

@@ -17,7 +17,8 @@ from engine.look.transfer import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session import commands
-from engine.session.driver import PrefillPlan, refresh
+from engine.session.chunks import PrefillPlan
+from engine.session.driver import refresh
 from engine.session.edits import RowsFrom
 from engine.session.forward import Captured, Reached
 from engine.session.going_back import StateRestorer, fork

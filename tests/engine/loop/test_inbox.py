@@ -13,7 +13,7 @@ from msgspec import structs
 
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.model.runners.decoder import Block
-from engine.session.driver import PrefillPlan
+from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, SetPace, Shutdown, Step, TakePicture

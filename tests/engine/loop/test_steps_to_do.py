@@ -7,7 +7,7 @@ from msgspec import structs
 
 from engine.loop import inbox
 from engine.loop.inbox import StepsToDo
-from engine.session.driver import PrefillPlan
+from engine.session.chunks import PrefillPlan
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Pause, Run, SetPace, Step, SubmitPrompt
 from engine.wire.events import Failed, Submitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.session.driver import LARGEST, MEMORY_BYTES, SMALLEST, PrefillPlan, power_of_two
+from engine.session.chunks import LARGEST, MEMORY_BYTES, SMALLEST, PrefillPlan, power_of_two
 from engine.session.session import Session
 from engine.spec.cache import PRESETS
 from engine.spec.sampling import Prompt
@@ -23,19 +23,19 @@ def test_a_larger_model_has_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     assert PrefillPlan.of(model).size == LARGEST == 2048
 
     def size_with(flops: float) -> int:
-        monkeypatch.setattr("engine.session.driver.flops_per_token", lambda model: flops)
+        monkeypatch.setattr("engine.session.chunks.flops_per_token", lambda model: flops)
         return PrefillPlan.of(model).size
 
     two_layers = 2 * 3.5e10
     assert size_with(two_layers / 1100) == 1024, "a cancel is checked at every layer"
     assert size_with(two_layers / 900) == 512
     assert size_with(1e12) == SMALLEST == 64
-    monkeypatch.setattr("engine.session.driver.num_looks", lambda model: 30)
+    monkeypatch.setattr("engine.session.chunks.num_checks", lambda model: 30)
     assert size_with(0.27e9) == 1024, "SmolLM2-135M: the time of the chunk limits it"
 
 
 def test_embeddings_do_not_count_as_work() -> None:
-    from engine.session.driver import flops_per_token
+    from engine.session.chunks import flops_per_token
 
     for name, num_embeddings in (("gpt2", 0), ("llama", 128 * 64)):  # gpt2 uses its embeddings as the output head, too
         model = model_of(name)
@@ -59,8 +59,8 @@ def test_a_model_that_returns_its_attention_weights_has_smaller_chunks_still() -
 @pytest.mark.parametrize("cache", effort([*PRESETS][::2], [*PRESETS]))
 def test_two_sessions_of_a_prompt_agree_to_the_last_bit(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any mode, however long the chunks of the first one took."""
-    monkeypatch.setattr("engine.session.driver.LARGEST", 16)
-    monkeypatch.setattr("engine.session.driver.SMALLEST", 16)
+    monkeypatch.setattr("engine.session.chunks.LARGEST", 16)
+    monkeypatch.setattr("engine.session.chunks.SMALLEST", 16)
     found = []
     for _ in range(2):
         session = Session(model_of("llama"), small(PRESETS[cache]))
