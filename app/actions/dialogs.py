@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,27 +32,21 @@ def open_folder(shell: Shell) -> None:
     def load(path: str) -> None:
         shell.intents.on_model_chosen(ModelSpec(path))
 
-    _ask_path(shell, "Open model folder", (), load)
+    _ask_path(shell)("Open model folder", (), load)
 
 
 def open_shape(shell: Shell) -> None:
     def load(path: str) -> None:
         shell.intents.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
 
-    _ask_path(shell, "Shape from config.json", (".json",), load)
+    _ask_path(shell)("Shape from config.json", (".json",), load)
 
 
-def _ask_path(
-    shell: Shell,
-    title: str,
-    endings: tuple[str, ...],
-    take: Callable[[str], None],
-    start: str = "",
-    take_here: Callable[[str], None] | None = None,
-) -> None:
+def _ask_path(shell: Shell) -> Callable[..., None]:
+    """`ask_path` for files of the engine's machine."""
     from app.kit.dialog import ask_path
 
-    ask_path(shell.window, shell.models.status.engine, shell.intents.take, title, endings, take, start, take_here)
+    return partial(ask_path, shell.window, shell.models.status.engine, shell.intents.take)
 
 
 def ask_engine_address(shell: Shell) -> None:
@@ -79,7 +74,7 @@ def open_file(shell: Shell) -> None:
 
     is_far = is_elsewhere(shell.models.status.engine)
     start = "" if is_far else str(shell.export_folder)
-    _ask_path(shell, "Open snapshot or session", OPENED, take, start, take_here)
+    _ask_path(shell)("Open snapshot or session", OPENED, take, start, take_here)
 
 
 def open_path(shell: Shell, path: Path) -> None:
@@ -93,7 +88,7 @@ def open_path(shell: Shell, path: Path) -> None:
         if model_among(names):
             show()
         else:
-            _ask_path(shell, f"The model of {path.name}", (".gguf", "config.json"), show, str(path.parent))
+            _ask_path(shell)(f"The model of {path.name}", (".gguf", "config.json"), show, str(path.parent))
 
     def take(event: Event) -> None:
         assert isinstance(event, FolderListed)

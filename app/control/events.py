@@ -380,7 +380,7 @@ class EventHandlers(QObject):
         self._models.status.fail("")
 
     def _on_engine_line(self, event: events.EngineLine) -> None:
-        self._models.status.set_line(f"{event.machine} · {decimal(event.delay_ms, 0)} ms")
+        self._models.status.set_line(f"{event.machine} · {decimal(event.delay_ms, 0)} ms", event.versions)
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(self.status.with_given_up(text))

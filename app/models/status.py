@@ -51,6 +51,7 @@ class Status(QObject):
         self.failure = ""  # what went wrong last and what to do; empty if nothing did
         self.engine = ""  # where it runs: "thread", "process" or the address of another machine; empty if there is none
         self.line = ""  # the name of that other machine, and how long an answer takes; empty until it has answered
+        self.versions = ""  # of packages there
         self.loss: EngineLoss = ""  # whether the engine is gone, or silent and may come back
         self.busy = ""  # what it has been busy with for seconds without progress, and for how long
         self.unwritten = ""  # why a crash would lose what is done now
@@ -135,13 +136,13 @@ class Status(QObject):
 
     def set_engine(self, kind: str) -> None:
         """Note where a new engine runs."""
-        self.engine, self.line = kind, ""
+        self.engine, self.line, self.versions = kind, "", ""
         self.lose_engine("")
 
-    def set_line(self, words: str) -> None:
-        """Note the machine and the delay of its line."""
+    def set_line(self, words: str, versions: str) -> None:
+        """Note the machine, the delay of its line and its versions of packages."""
         if words != self.line:
-            self.line = words
+            self.line, self.versions = words, versions
             self._emit_changed()
 
     def lose_engine(self, loss: EngineLoss) -> None:

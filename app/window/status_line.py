@@ -75,7 +75,8 @@ class WorkLine(QWidget):
 
 
 class StatusLineState(Struct, frozen=True):
-    """The texts of the line; an empty text takes no space. `listed` are the warnings in the tool tip."""
+    """The texts of the line; an empty text takes no space. `listed` are the warnings in the tool tip, `versions`
+    those of packages on the engine's machine, if that is another."""
 
     speed: str
     is_running: bool
@@ -83,6 +84,7 @@ class StatusLineState(Struct, frozen=True):
     num_bytes: str
     looking: str
     device: str
+    versions: str
     warnings: str
     listed: tuple[str, ...]
     work: Work | None
@@ -280,6 +282,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
             if found.looking_ratio is None or is_long or models.status.has_file  # it does not say what pictures took
             else f"overhead {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
+            versions=models.status.versions,
             warnings=_warning_words(len(lasting) + len(places), model),
             listed=(*lasting, *places[:MAX_LISTED], *more),
             work=work,
@@ -296,6 +299,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
         _show(self._bytes, state.num_bytes)
         _show(self.looking, state.looking)
         _show(self._place, state.device)
+        self._place.setToolTip(plain_tip(state.versions))
         _show(self.num_warnings, state.warnings)
         self.num_warnings.setToolTip(plain_tip("\n".join((*state.listed, WARNINGS_TIP) if state.listed else ())))
         self.num_warnings.setCursor(Qt.CursorShape.PointingHandCursor if state.listed else Qt.CursorShape.ArrowCursor)

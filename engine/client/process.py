@@ -50,6 +50,7 @@ class ProcessClient:
         self.kind: ClientKind = address or "process"
         self._remote = remote_of(address) if address else None
         self._has_begun = self._remote is None  # what comes before is the other machine's greeting
+        self._versions = ""  # of packages on that machine
         self._asked = 0.0  # when the delay of the line was last asked for
         self._events = Outbox()
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
@@ -200,13 +201,13 @@ class ProcessClient:
             timer.cancel()
         if is_late.is_set():
             self._report_lost(f"{machine} did not answer within {HELLO_S:.0f} seconds")
-        self._has_begun = found is not None
+        self._has_begun, self._versions = found is not None, found or ""
 
     def _take_echo(self, frames: list[bytes]) -> None:
         """Report how long the line took."""
         assert self._remote is not None
         delay_ms = 1000.0 * (time.monotonic() - echo_time(frames))
-        self._events.put(EngineLine(self._remote.machine, delay_ms))
+        self._events.put(EngineLine(self._remote.machine, delay_ms, self._versions))
 
     def _why_it_ended(self, child: subprocess.Popen[bytes]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

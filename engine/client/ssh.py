@@ -188,8 +188,8 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def check_hello(stream: IO[bytes], machine: str) -> dict[str, str] | None:
-    """Read up to the first line of the engine, past what a shell printed, and return the versions there; None at the
+def check_hello(stream: IO[bytes], machine: str) -> str | None:
+    """Read up to the first line of the engine, past what a shell printed, and return its versions in words; None at the
     end of the stream. Raises `WireError` in a sentence without its full stop for anything else."""
     read = 0
     while line := stream.readline(MAX_BANNER):
@@ -214,4 +214,4 @@ def check_hello(stream: IO[bytes], machine: str) -> dict[str, str] | None:
             f"{machine} has KV Loupe {there or 'of another time'}, protocol {protocol}, and this is "
             f"{here or 'another'}, protocol {VERSION}: install one version on both"
         )
-    return packages
+    return ", ".join(f"{name} {version}" for name, version in packages.items())[:200]

@@ -21,6 +21,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from engine.files.text import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC, open_re
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.snapshot.format import MAX_LENGTH
 from engine.snapshot.npz import ForeignCache, ForeignLayer
+from engine.spec.codec import Part
 
 Array = np.ndarray[Any, Any]
 
@@ -67,18 +69,15 @@ class LlamaModel:
     rotary_dim: int | None = None
     config: str = ""  # of transformers, if the model was given by one
 
-    @property
-    def words(self) -> str:
-        heads = sorted({(each.num_kv_heads, each.key_dim) for each in self.layers})
-        shapes = " or ".join(f"{count} kv heads × {dim}" for count, dim in heads[:3])
-        return f"{self.family or 'unknown'}, {self.num_blocks} layers, {shapes or 'no attention'}"
-
 
 def refuse_gguf(path: Path) -> InputError:
     """Why a GGUF is not opened, and what it is good for."""
     model = read_gguf(path)
+    heads = sorted({(each.num_kv_heads, each.key_dim) for each in model.layers})
+    shapes = " or ".join(f"{count} kv heads × {dim}" for count, dim in heads[:3]) or "no attention"
+    what = f"{model.family or 'unknown'}, {model.num_blocks} layers, {shapes}"
     return InputError(
-        f"'{path}' holds the weights of a model for llama.cpp ({model.words}) and no cache. Beside a state file that "
+        f"'{path}' holds the weights of a model for llama.cpp ({what}) and no cache. Beside a state file that "
         "llama.cpp saved with it, it says how to read that: open the .bin. To run the model here, open its folder for "
         "transformers."
     )
@@ -250,17 +249,17 @@ def _read(content: _Bytes, model: LlamaModel, path: Path) -> ForeignCache:
             f"'{path}' goes on for {content.left:,} bytes behind the rows of its layers: the memory of its model has "
             "several parts (recurrent states or sliding windows), which is not read here."
         )
-    undo, positions = _Undo(model, is_certain=version == max(versions)), positions[order]
-    layers = {}
+    undo = partial(undone, model=model, said=(said := dict[str, None]()), is_certain=version == max(versions))
+    layers, positions = {}, positions[order]
     for layer, (of_k, k), (of_v, v) in zip(model.layers, keys, values, strict=True):
-        k, v = undo.keys(k[:, order], of_k.kind), undo.values(v[:, order], of_v.kind)
+        k, v = undo("keys", k[:, order], of_k.kind), undo("values", v[:, order], of_v.kind)
         dtype = np.float16 if of_k.kind == of_v.kind == F16 else np.float32
         k, v = (part[None].astype(dtype, copy=False) for part in (k, v))
         layers[layer.index] = ForeignLayer(k, v, np.tile(positions, (layer.num_kv_heads, 1)))
     kinds = sorted({f"K {k.name}, V {v.name}" for (k, _), (v, _) in zip(keys, values, strict=True)})
     fields = {
         "cache": f"llama.cpp, {'; '.join(kinds)}",
-        "notes": "; ".join((f"llama.cpp's state file {path.name}, version {version}", *kinds, *undo.said)),
+        "notes": "; ".join((f"llama.cpp's state file {path.name}, version {version}", *kinds, *said)),
         "model": model.name,
         "architecture": f"{model.family}, from llama.cpp",
         "config": model.config,
@@ -402,52 +401,28 @@ class _Type:
 # ---- from llama.cpp's numbers to transformers' ---------------------------------------------------------------------
 
 
-class _Undo:
-    """Turns rows `[H_kv, S, D]` into those of transformers, and says what was undone and what is as stored."""
-
-    def __init__(self, model: LlamaModel, *, is_certain: bool) -> None:
-        self._model, self._is_certain = model, is_certain  # that quantised rows are rotated
-        self._are_alike = len({(each.key_dim, each.value_dim) for each in model.layers}) == 1  # others are not rotated
-        self._said: dict[str, None] = {}
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        return tuple(self._said)
-
-    def keys(self, rows: Array, kind: int) -> Array:
-        dim = rows.shape[-1]
-        return self._halves(self._unrotated(rows, kind, dim & -dim), kind)  # by the largest power of two in it
-
-    def values(self, rows: Array, kind: int) -> Array:
-        return self._unrotated(rows, kind, ROTATED_BY)
-
-    def _may_be_rotated(self, rows: Array, kind: int) -> bool:
-        return kind not in PLAIN and rows.shape[-1] % ROTATED_BY == 0 and self._are_alike
-
-    def _unrotated(self, rows: Array, kind: int, size: int) -> Array:
-        if not self._may_be_rotated(rows, kind):
+def undone(part: Part, rows: Array, kind: int, model: LlamaModel, said: dict[str, None], *, is_certain: bool) -> Array:
+    """Rows `[H_kv, S, D]` as transformers has them, and in `said` what was undone and what is as stored. `is_certain`:
+    rows that can be rotated are."""
+    dim = rows.shape[-1]
+    are_alike = len({(each.key_dim, each.value_dim) for each in model.layers}) == 1  # llama.cpp rotates no others
+    if kind not in PLAIN and dim % ROTATED_BY == 0 and are_alike:
+        if not is_certain:
+            said["as stored: whether quantised rows are rotated is not known of this version"] = None
             return rows
-        if not self._is_certain:
-            self._say("as stored: whether quantised rows are rotated is not known of this version")
-            return rows
-        self._say("Hadamard rotation of quantised rows undone (llama.cpp's default)")
-        return (rows.reshape(*rows.shape[:-1], -1, size) @ hadamard(size)).reshape(rows.shape)
-
-    def _halves(self, rows: Array, kind: int) -> Array:
-        model, dim = self._model, rows.shape[-1]
-        if self._may_be_rotated(rows, kind) and not self._is_certain:
-            return rows
-        if model.family in HALVES:
-            self._say("keys in the order of transformers, by the rope of its architecture")
-            return rows
-        if model.family not in INTERLEAVED or model.rotary_dim not in (None, dim) or dim % 2:
-            self._say(f"keys as stored: how llama.cpp orders the numbers of a {model.family} key is not known here")
-            return rows
-        self._say("rope order of keys turned from pairs into halves")
-        return rows.reshape(*rows.shape[:-1], dim // 2, 2).swapaxes(-1, -2).reshape(rows.shape)
-
-    def _say(self, words: str) -> None:
-        self._said[words] = None
+        said["Hadamard rotation of quantised rows undone (llama.cpp's default)"] = None
+        size = ROTATED_BY if part == "values" else dim & -dim  # the largest power of two in it
+        rows = (rows.reshape(*rows.shape[:-1], -1, size) @ hadamard(size)).reshape(rows.shape)
+    if part == "values":
+        return rows
+    if model.family in HALVES:
+        said["keys in the order of transformers, by the rope of its architecture"] = None
+        return rows
+    if model.family not in INTERLEAVED or model.rotary_dim not in (None, dim) or dim % 2:
+        said[f"keys as stored: how llama.cpp orders the numbers of a {model.family} key is not known here"] = None
+        return rows
+    said["rope order of keys turned from pairs into halves"] = None
+    return rows.reshape(*rows.shape[:-1], dim // 2, 2).swapaxes(-1, -2).reshape(rows.shape)
 
 
 def hadamard(size: int) -> Array:

@@ -222,11 +222,12 @@ class EngineBack(Event, frozen=True):
 
 
 class EngineLine(Event, frozen=True):
-    """The engine is on another machine, and an answer from there takes so long. The client says so every few
-    seconds."""
+    """The engine is on another machine, which has these versions of packages, and an answer from there takes so long.
+    The client says so every few seconds."""
 
     machine: str
     delay_ms: float
+    versions: str = ""
 
 
 EVENTS: tuple[type[Event], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtWidgets import QFileDialog, QLabel
 
 from app.dialogs.export import ExportDialog
 from app.dialogs.loading import LoadingDialog
@@ -13,6 +13,7 @@ from app.dialogs.questions import AddressDialog
 from app.kit.dialog import FilesThere
 from app.panels.compare.view import FILE
 from app.shell import Shell
+from engine.files.text import SEQUENCE_MAGIC
 from engine.spec.model import ModelSpec
 from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartComparison
 from engine.wire.comparison import OtherFile
@@ -108,6 +109,20 @@ def test_files_of_this_machine_are_sent_there_and_its_models_are_not(
     assert "lies on this machine, and the engine runs on rack" in shell.models.status.failure
 
 
+def test_the_model_of_a_state_file_here_is_asked_for_too(
+    shell: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "q4.bin"
+    state.write_bytes(SEQUENCE_MAGIC)
+    other = tmp_path / "models" / "m.gguf"
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(other), ""))
+    shell.window.file_dropped.emit(state)
+    assert engine.of(OpenSnapshot)[-1] == OpenSnapshot(state, other)
+    (tmp_path / "config.json").touch()
+    shell.window.file_dropped.emit(state)
+    assert engine.of(OpenSnapshot)[-1] == OpenSnapshot(state)
+
+
 def test_a_model_folder_there(shell: Shell, engine: FakeEngine) -> None:
     shell.models.status.set_engine("ssh://rack")
     shell.actions["model.open"].trigger()
@@ -171,6 +186,7 @@ def test_the_status_line_names_the_machine_and_the_delay(running: Shell, engine:
     running.models.status.set_engine("ssh://me@rack/opt/kv")
     turn(running)
     assert any(told.endswith("engine on rack") for told in texts_in(running.window.status))
-    engine.emit(EngineLine("rack", 12.4))
+    engine.emit(EngineLine("rack", 12.4, "kvloupe 0.1.0, torch 2.13.0"))
     turn(running)
-    assert any(told.endswith("engine on rack · 12 ms") for told in texts_in(running.window.status))
+    (line,) = (each for each in running.window.status.findChildren(QLabel) if "engine on rack · 12 ms" in each.text())
+    assert "torch 2.13.0" in line.toolTip()

@@ -81,6 +81,7 @@ def test_it_works_there_and_says_how_far_away_it_is_and_ends_with_its_window(
     line = far.of(EngineLine)[0]
     assert isinstance(line, EngineLine)
     assert line.machine == "rack"
+    assert "torch 2" in line.versions
     assert line.delay_ms >= 0
     given = (rack / "ssh.given").read_text().splitlines()
     assert given[-3:] == ["--", "me@rack", "kvloupe-engine child"]
