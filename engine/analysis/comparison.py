@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.reference import largest, row_errors
+from engine.analysis.reference import errors_at, largest
 from engine.analysis.tolerance import TOLERANCES, Tolerance, tolerance_between
 from engine.cache.contract import Pair
 from engine.errors import InputError
@@ -24,7 +24,7 @@ from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
 from engine.look.pictures import PictureMemo, QueryWeights, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows
-from engine.look.source import NO_POSITION, PARTS, CacheSource, Difference, Rows, Source, gather_rows, row_at, slots_of
+from engine.look.source import NO_POSITION, PARTS, CacheSource, Difference, Rows, Source, row_at
 from engine.model.loader import LoadedModel
 from engine.session.sampler import choose
 from engine.session.session import Session
@@ -633,11 +633,8 @@ def difference_of_tensor(
     held: Rows, others: Rows, layer: LayerGeometry, tensor: Part, tolerance: float
 ) -> FirstDifference | None:
     """The first row of K or V of one layer that differs by more than the tolerance; None if none does."""
-    rows, expected = others.numbers.float(), held.numbers.float()  # [H_kv, S, D]
-    here, there = others.places, held.places
-    slots, is_held = slots_of(here, there)
-    rows = gather_rows(rows, slots)
-    errors = row_errors(rows, expected)  # [H_kv, S]
+    rows, errors, is_held = errors_at(others, held)
+    expected, there = held.numbers.float(), held.places
     is_wrong = ~(errors <= tolerance) & is_held  # NaN counts as wrong
     if not bool(is_wrong.any()):
         return None

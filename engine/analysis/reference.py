@@ -3,7 +3,8 @@ rounding from a fault, by the table in `tolerance`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,12 +12,13 @@ import torch
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.source import PARTS, Rows, gather_rows, slots_of
+from engine.look.source import PARTS, Rows, gather_rows, places_of, slots_of
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import num_source
-from engine.session.driver import ModeDriver, never_cancel
+from engine.session.driver import never_cancel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted
 from engine.spec.codec import Part
@@ -83,39 +85,57 @@ def reference(
             f"{len(prompt_ids)} prompt tokens and {num_steps} steps exceed the model's context of {model.max_length}: "
             "shorten one of them."
         )
-    chosen = list(forced) if forced is not None else greedy(model, prompt_ids, num_steps, check)
+    if (chosen := forced) is None:
+        steps = given(measured_session(model, CacheSpec()), prompt_ids, num_steps, None, check)
+        chosen = tuple(int(logits.argmax()) for logits, _ in steps)
     rows = SequenceCache(
         CacheSpec(), model.model.config, model.max_length, num_source(model.info.geometry, len(prompt_ids))
     )
     ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
     truth = model.reference_logits(ids, rows.model_cache, range(len(prompt_ids) - 1, ids.shape[1])).float().cpu()
-    return Reference(prompt_ids, tuple(chosen), truth, rows)
+    return Reference(prompt_ids, chosen, truth, rows)
 
 
-def greedy(
-    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = never_cancel
-) -> list[int]:
-    """`num_steps` greedy tokens after a prompt, computed in an exact cache."""
-    driver = ModeDriver(model, CacheSpec(), len(prompt_ids))
-    chosen = [int(driver.prefill(prompt_ids, check).argmax())]
-    while len(chosen) < num_steps:
+def given(
+    session: Session,
+    prompt_ids: tuple[int, ...],
+    num_steps: int,
+    forced: tuple[int, ...] | None = None,
+    check: Callable[[], None] = never_cancel,
+) -> Iterator[tuple[torch.Tensor, float]]:
+    """Give a session a prompt, and after it the forced tokens, or those that it finds most probable. Yields the logits
+    `[V]` after the prompt and after each token but the last, and the seconds that their step took. `check` is called
+    before every step and between the layers of a prefill, and raises to cancel."""
+    seq_id = session.submit(Prompt(token_ids=prompt_ids, has_start=True))
+    if forced is not None:
+        session.force(seq_id, forced)
+    num_left, seconds = num_steps, 0.0
+    while num_left:
         check()
-        chosen.append(int(driver.compute(chosen[-1:]).argmax()))
-    return chosen
+        if not session.has_work:
+            held = session.sequence(seq_id).num_tokens
+            raise InputError(f"The cache is full after {counted(held, 'token')}: give it more room.")
+        began = time.perf_counter()
+        session.step(check)
+        seconds += time.perf_counter() - began
+        newest = session.logits(seq_id)
+        if newest is None or session.sequence(seq_id).is_prefilling:
+            continue
+        logits, num_left = newest.float().cpu(), num_left - 1
+        yield logits, seconds
+        seconds = 0.0
+        if forced is None and num_left:
+            session.force(seq_id, (int(logits.argmax()),))
+
+
+def measured_session(model: LoadedModel, spec: CacheSpec) -> Session:
+    """A session in which nothing but the logits is measured."""
+    return Session(model, spec, capture="off", surprisal=False)
 
 
 def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[int, ...]) -> torch.Tensor:
     """Logits `[steps, V]` of a session that is given the prompt and then the forced tokens."""
-    seq_id = session.submit(Prompt(token_ids=prompt_ids, has_start=True))
-    session.force(seq_id, forced)
-    logits: list[torch.Tensor] = []
-    while len(logits) < len(forced):
-        session.step()
-        if not session.sequence(seq_id).is_prefilling:
-            newest = session.logits(seq_id)
-            assert newest is not None
-            logits.append(newest.float().cpu())
-    return torch.stack(logits)
+    return torch.stack([logits for logits, _ in given(session, prompt_ids, len(forced), forced)])
 
 
 def parity(model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, prefill_chunk: int) -> Parity:
@@ -196,7 +216,7 @@ def first_wrong_row(
         required = max(0, true.stop - layer.window + 1) if layer.window is not None else 0
         if held is None or not held.keys.shape[2]:
             if keeps_all:
-                return WrongRow(layer.index, "keys", max(required, int(numbers_of(true, "keys")[1].min())))
+                return WrongRow(layer.index, "keys", max(required, int(places_of(true).min())))
             continue
         tolerance = TOLERANCES[dtype].of_row(layer.index)
         found = [
@@ -215,19 +235,22 @@ def first_wrong(
 ) -> int | None:
     """The first position where a head's row differs from the true one by more than the tolerance, among the rows that
     both hold, or where a row at `required` or later is missing."""
-    (rows, here), (expected, there) = (numbers_of(each, name) for each in (mine, true))
-    slots, is_held = slots_of(here, there)
-    is_wrong = ~(row_errors(gather_rows(rows, slots), expected) <= tolerance) & is_held  # NaN counts as wrong
-    if required is not None:
-        is_wrong |= ~is_held & (there >= required)
-    return int(there[is_wrong].min()) if bool(is_wrong.any()) else None
-
-
-def numbers_of(held: HeldRows, name: Part) -> tuple[torch.Tensor, torch.Tensor]:
-    """K or V `[H_kv, S, D]` in float32, and the positions `[H_kv, S]`, ascending."""
-    rows = Rows.of(held, name)
+    rows, expected = Rows.of(mine, name), Rows.of(true, name)
     assert rows is not None
-    return rows.numbers.float(), rows.places
+    assert expected is not None
+    _, errors, is_held = errors_at(rows, expected)
+    is_wrong = ~(errors <= tolerance) & is_held  # NaN counts as wrong
+    if required is not None:
+        is_wrong |= ~is_held & (expected.places >= required)
+    return int(expected.places[is_wrong].min()) if bool(is_wrong.any()) else None
+
+
+def errors_at(rows: Rows, expected: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """At the positions of the expected rows: the rows `[H, S, D]` in float32, their errors `[H, S]`, and which of them
+    are held at all."""
+    slots, is_held = slots_of(rows.places, expected.places)
+    found = gather_rows(rows.numbers.float(), slots)
+    return found, row_errors(found, expected.numbers.float()), is_held
 
 
 def row_errors(rows: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

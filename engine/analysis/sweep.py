@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -10,11 +9,11 @@ from itertools import cycle, islice
 import torch
 
 from engine.analysis.bench import synthetic_ids
-from engine.analysis.reference import Reference, measure, reference
+from engine.analysis.reference import Reference, given, measure, measured_session, reference
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.commands import first_ids
-from engine.session.driver import ModeDriver, never_cancel
+from engine.session.driver import never_cancel
 from engine.spec.grid import SweepMode, SweepText
 from engine.wire.measurements import SweepRow, Unavailable
 
@@ -118,20 +117,15 @@ def sweep_row(
 ) -> SweepRow:
     """Measure one mode, given the tokens of the reference. The speed is that of decode steps only, without capture."""
     num_prompt, num_steps = len(truth.prompt_ids), len(truth.token_ids)
-    driver = ModeDriver(model, mode.fitted(num_prompt + num_steps), num_prompt)
-    logits, seconds = [driver.prefill(truth.prompt_ids, check).float().cpu()], 0.0
-    for token_id in truth.token_ids[:-1]:
-        check()
-        began = time.perf_counter()
-        newest = driver.compute([token_id])
-        seconds += time.perf_counter() - began
-        logits.append(newest.float().cpu())
-    stacked, expected = torch.stack(logits), torch.tensor(truth.token_ids)
+    session = measured_session(model, mode.fitted(num_prompt + num_steps))
+    steps = [*given(session, truth.prompt_ids, num_steps, truth.token_ids, check)]
+    seconds = sum(took for _, took in steps[1:])
+    stacked, expected = torch.stack([logits for logits, _ in steps]), torch.tensor(truth.token_ids)
     found = measure(mode.name, mode.cache.is_exact, stacked, truth.logits, model.info.dtype)
     agreement = float((stacked.argmax(-1) == expected).float().mean())
     return SweepRow(
         cache=mode.name,
-        kv_bytes=driver.bytes().stored,
+        kv_bytes=session.bytes().stored,
         tok_per_s=round((num_steps - 1) / seconds, 2) if seconds else 0.0,
         mean_kl=found.mean_kl,
         top1_agreement=found.top1_agreement,

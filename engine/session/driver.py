@@ -100,19 +100,6 @@ class ModeDriver(Driver):
         except PoolExhausted:
             raise InputError(f"The page pool is full after {counted(count, 'token')}: give it more pages.") from None
 
-    def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = never_cancel) -> torch.Tensor:
-        """Compute the prompt in the same chunks as a session; returns the newest logits `[V]`. `check` is called before
-        every forward and between its layers, and raises to cancel."""
-        count = len(prompt_ids)
-        lengths = [count] if self._mode.computes_whole_prompts else PrefillPlan.of(self.model).lengths(count)
-        logits = None
-        check()
-        for length, logits in self.run(prompt_ids, lengths, check):  # noqa: B007 - the last ones
-            if length < count:
-                check()
-        assert logits is not None, "a prompt has tokens"
-        return logits
-
     def bytes(self) -> CacheBytes:
         """The bytes that the cache holds now."""
         info = self.model.info

@@ -133,7 +133,7 @@ class StateRestorer:
         live: LiveSequences,
         history: History,
         kept: KeptStates,
-        new_session: Callable[[CacheSpec | CacheMode], Session],
+        new_session: Callable[[CacheSpec | CacheMode, SessionState | None], Session],
     ) -> None:
         self._model, self._live, self._history, self._kept = model, live, history, kept
         self._new_session = new_session
@@ -363,9 +363,7 @@ class StateRestorer:
     def _replay_on(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
         """Replay nodes on a copied state; None where its pool has no room, or the replay does not give the same tokens
         and rows."""
-        scratch = self._new_session(base.mode)
-        scratch.live.replace(base.mode, base.sequences)
-        scratch.history.copy_path(self._history, base.step)
+        scratch = self._new_session(base.mode, base)
         try:
             with on_failure(scratch.close):
                 return self._run(scratch, nodes, check)[0]
@@ -373,7 +371,7 @@ class StateRestorer:
             return None
 
     def _redone_from_root(self, nodes: list[Node], check: Check) -> tuple[SessionState, str]:
-        scratch = self._new_session(nodes[0].cache)
+        scratch = self._new_session(nodes[0].cache, None)
         try:
             with on_failure(scratch.close):
                 state, replay = self._run(scratch, nodes, check, must_match=False)

@@ -28,7 +28,7 @@ from engine.session.observe import Observer
 from engine.session.pictures import OtherBranches, PictureReader
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
-from engine.session.states import KeptStates, LiveSequence, LiveSequences
+from engine.session.states import KeptStates, LiveSequence, LiveSequences, SessionState
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel
@@ -117,10 +117,13 @@ class Session:
         assert self.last_step is not None
         self.kept.pin(self.restorer.state_at(self.last_step))
 
-    def _scratch_session(self, cache: CacheSpec | CacheMode) -> Session:
-        """An empty scratch session, in which steps are repeated for this one."""
+    def _scratch_session(self, cache: CacheSpec | CacheMode, after: SessionState | None = None) -> Session:
+        """A scratch session, in which steps are repeated for this one: empty, or with the state after one of them."""
         made = Session(self.model, cache, capture="off", surprisal=False, is_scratch=True)
         made.open_rows = self.open_rows
+        if after is not None:
+            made.live.replace(after.mode, after.sequences)
+            made.history.copy_path(self.history, after.step)
         return made
 
     def close(self) -> None:
@@ -243,9 +246,7 @@ class Session:
         closes it. It shares the logs of logits and attention of this session."""
         state = self.restorer.state_at(step)
         state.assign_pages(is_live=False)
-        made = self._scratch_session(state.mode)
-        made.live.replace(state.mode, state.sequences)
-        made.history.copy_path(self.history, step)
+        made = self._scratch_session(state.mode, state)
         made.history.logits, made.history.attention = self.history.logits, self.history.attention
         return made
 

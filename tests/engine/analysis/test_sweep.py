@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from engine.__main__ import main
-from engine.analysis import sweep as sweep_module
 from engine.analysis import sweep as texts_module
-from engine.analysis.reference import greedy, reference
+from engine.analysis.reference import reference
 from engine.analysis.sweep import recall_tokens, sweep, tokens_of
 from engine.errors import InputError
 from engine.spec.cache import PRESETS, CacheSpec
@@ -161,7 +161,7 @@ def test_a_fact_that_is_dropped_is_not_told(monkeypatch: pytest.MonkeyPatch) -> 
     model = model_of("llama")
     ids = prompt_ids(30)
     asked = recall_tokens(model, ids, text("recall", 30, num_tokens=64)).prompt_ids
-    told = tuple(greedy(model, asked, 8))
+    told = reference(model, asked, 8).token_ids
     fact, _, _ = texts_module.fact_of(model)
     monkeypatch.setattr(texts_module, "fact_of", lambda model: (fact, told, ()))
     found = recall_tokens(model, ids, text("recall", 30, num_tokens=64))
@@ -277,7 +277,8 @@ def test_a_file_name_is_plain_text(twin: Twin, tmp_path: Path) -> None:
 def test_the_rate_is_of_decode_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second each: the step that reads the prompt is none of them."""
     now = count(0.0, 0.5)
-    monkeypatch.setattr(sweep_module.time, "perf_counter", lambda: next(now))
+    clock = SimpleNamespace(perf_counter=lambda: next(now))  # of nobody else
+    monkeypatch.setattr("engine.analysis.reference.time", clock)
     (row,) = rows_of((text(),), (GROWING,), 5)
     assert isinstance(row, SweepRow)
     assert (row.tok_per_s, row.num_steps) == (2.0, 5)
