@@ -212,7 +212,8 @@ def _row(text: str, right: str, key: str, *, is_enabled: bool, tip: str = "") ->
 
 
 def found(text: str, entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that match a text, best first, and in their order where they match equally well."""
+    """The entries that match a text, best first; where they match equally well those that are possible come first, and
+    else they keep their order."""
     query = " ".join(text.lower().split())
     ranked = [
         (place, entry) for entry in entries if (place := rank(query, entry.name, entry.also, entry.tip)) is not None
@@ -221,8 +222,9 @@ def found(text: str, entries: Iterable[Entry]) -> list[Entry]:
     return [entry for _, entry in ranked]
 
 
-def _rank_of(ranked: tuple[int, Entry]) -> int:
-    return ranked[0]
+def _rank_of(ranked: tuple[int, Entry]) -> tuple[int, bool]:
+    place, entry = ranked
+    return place, bool(entry.why_not)
 
 
 def rank(query: str, name: str, also: str = "", tip: str = "") -> int | None:

@@ -16,7 +16,7 @@ from app.actions.menus import open_palette
 from app.kit.panel_rows import PANELS
 from app.panels.prompt.sampling import SamplingButton
 from app.shell import Shell
-from app.window.palette import NO_MATCH, Palette, found, rank
+from app.window.palette import NO_MATCH, Entry, Palette, found, rank
 from engine.spec.cache import cache_preset
 from engine.wire.commands import SetCache, Step
 from engine.wire.events import StateChanged
@@ -147,7 +147,7 @@ MEANT = {
     "perplexity": "Cache: Measure every cache mode",
     "go to": "View: Go to…",
     "hatched": "Panel: Why evicted",
-    "budget": "Cache parameter: Rows kept per head",
+    "budget": "Glossary: Budget",  # then the parameter, with the modes that have one
     "page size": "Cache parameter: Page size",
     "residual": "Cache parameter: Latest rows exact",
     "theme": "Theme: As the desktop",
@@ -167,14 +167,20 @@ MEANT = {
 }
 
 
-def test_everything_is_found_under_the_names_that_people_use(shell: Shell) -> None:
-    offered = entries(shell)
+def test_everything_is_found_under_the_names_that_people_use(running: Shell) -> None:
+    offered = entries(running)
     first = {typed: next(entry.name for entry in found(typed, offered)) for typed in MEANT}
     assert first == MEANT
     quantised = [entry.name for entry in found("quantize", offered)][:6]
     assert all(name.startswith("Cache: ") for name in quantised), "every mode that quantises, before all else"
     for row in PANELS.values():
         assert f"Panel: {row.title}" in [entry.name for entry in found(row.title, offered)[:2]]
+
+
+def test_what_is_possible_comes_before_what_matches_as_well_and_is_not() -> None:
+    offered = [Entry("a", "Recent files", print, why_not="none yet"), Entry("b", "Recent session", print)]
+    assert [entry.key for entry in found("recent", offered)] == ["b", "a"]
+    assert next(entry.key for entry in found("recent files", offered)) == "a", "the better match stays first"
 
 
 def test_a_panel_that_is_found_says_what_it_shows_and_a_prompt_is_written_as_asked(shell: Shell) -> None:
