@@ -312,6 +312,7 @@ class DockHost(QMainWindow):
         """Restore a saved arrangement; if it cannot be read, nothing changes."""
         if state and self.restoreState(QByteArray(state), STATE_VERSION):
             self._is_untouched = False
+            QTimer.singleShot(0, self, self._name_once)  # Qt tells only then which docks are tabs
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

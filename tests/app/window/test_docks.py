@@ -334,3 +334,19 @@ def test_panels_that_share_a_place_are_deleted_one_by_one_when_a_program_ends(sh
             delete(dock)
             turn(shell, 1)
     assert not raised
+
+
+def test_a_name_stands_once_in_an_arrangement_that_is_shown_again(shell: Shell) -> None:
+    docks = shell.window.docks
+    docks.docks["inspector"].setFloating(True)
+    docks.docks["inspector"].setFloating(False)
+    turn(shell)
+    saved = docks.arrangement
+    assert saved.state, "it was arranged by hand"
+    shell.window.arrange("learn")
+    turn(shell)
+    shell.window.show_arrangement(saved)
+    turn(shell)
+    tabbed = [dock for dock in docks.docks.values() if docks.tabifiedDockWidgets(dock)]
+    assert tabbed
+    assert all(dock.panel.title_label.isHidden() for dock in tabbed)
