@@ -87,6 +87,9 @@ def test_empty_panels_say_what_takes_the_first_step(shell: Shell, engine: FakeEn
     def said() -> list[str]:
         return [panel.empty.text() for panel in panels]
 
+    engine.emit(StateChanged(replace(engine.status, model=None, work=None)))
+    turn(shell)
+    assert all(words.endswith(": choose a model, then press F10.") for words in said())
     engine.loaded()
     turn(shell)
     assert all(words.endswith(": press F10.") for words in said())
