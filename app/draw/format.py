@@ -173,6 +173,11 @@ def brief(value: float, digits: int = 3) -> str:
     return significant(value, digits) if math.isfinite(value) else exact(value)
 
 
+def tick_number(value: float) -> str:
+    """A place on an axis, which nobody measured: `5`, `0.25`, without zeros at the end."""
+    return f"{value:z,.6g}"
+
+
 def _visible_char(char: str) -> str:
     mark = _MARKS.get(char)
     if mark is not None:

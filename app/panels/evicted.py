@@ -14,7 +14,7 @@ from PySide6.QtGui import QFont, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.axis import FixedTicks, Floats, LinearTicks, LogScale, Tick, log_scale
-from app.draw.format import brief, decimal, milliseconds, thousands
+from app.draw.format import brief, decimal, milliseconds, thousands, tick_number
 from app.kit.asking import AskingView, MeasuringView
 from app.kit.bars import Surface
 from app.kit.chart import Chart, ChartMark, Curve, Dots, ShadedSpan
@@ -383,7 +383,7 @@ def rank_chart(eviction: Eviction, position: int | None) -> Chart:
         tuple(marks),
         np.column_stack([found.victims, heights]),
         ((found.low - margin, found.high + margin), (0.0, top)),
-        LinearTicks(brief),
+        LinearTicks(tick_number),
         FixedTicks(()),
         "score",
         note,

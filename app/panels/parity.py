@@ -12,7 +12,7 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QMenu
 
 from app.draw.axis import Ints, StepPoints, kinds_of, step_points
-from app.draw.format import brief, milliseconds, thousands, token_label
+from app.draw.format import brief, exact, milliseconds, thousands, token_label
 from app.kit.asking import AskingView, mode_named
 from app.kit.chart import Chart
 from app.kit.fields import SmallBox
@@ -36,7 +36,7 @@ def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int |
     found, steps = points(report, quantity), tuple(report.steps.tolist())
     if quantity == "kl":
         return step_chart(found, TITLES[quantity], selected), steps
-    note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
+    note = f"rounding, {report.dtype}: up to {exact(report.tolerance)}"
     return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note), steps
 
 

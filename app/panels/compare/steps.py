@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 
 from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
-from app.draw.format import brief, byte_size, milliseconds, percent, thousands, token_label
+from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.chart import Chart, SelectedLine
 from app.kit.plot import StepPlot, pointed_step, step_chart
@@ -78,7 +78,7 @@ def compare_chart(
     """The plot of a quantity, and the step of each of its points; `selected` is a step."""
     found, numbers = points(steps, compared, quantity)
     if quantity == "logits":
-        note = f"rounding: up to {brief(compared.tolerance)}"
+        note = f"rounding: up to {exact(compared.tolerance)}"
         chart = step_chart(found, TITLES[quantity], selected, tolerance=compared.tolerance, note=note)
     else:
         chart = step_chart(found, TITLES[quantity], selected)

@@ -191,7 +191,7 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.parity.ask()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
     plot = desk.parity.plot
-    assert plot.note.text().startswith("rounding, float32: up to "), "words stand above the points, not over them"
+    assert plot.note.text() == "rounding, float32: up to 0.001", "words stand above the points, not over them"
     frame = plot.canvas.frame
     click(plot.canvas.viewport(), frame.x_of(2.2), frame.rect.center().y())
     assert desk.models.selection.now.step == 2
