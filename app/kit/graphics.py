@@ -52,14 +52,19 @@ class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         super().__init__(orientation, maxTickLength=-3)
         self._source: AxisTicks | None = None
         self._names: dict[float, str] = {}
+        self._theme: Theme | None = None
         self._metrics = QFontMetricsF(font_fixed(10))
         self.setStyle(tickFont=font_fixed(10), autoExpandTextSpace=False, hideOverlappingLabels=True, tickTextOffset=3)
+        self.setGrid(255 if orientation == "left" else False)
 
-    def show_ticks(self, source: AxisTicks, *, has_grid: bool) -> None:
+    def show_ticks(self, source: AxisTicks, theme: Theme) -> None:
         self._source = source
-        self.setPen(QPen(current_theme().color("hairline"), 1))
-        self.setTextPen(QPen(current_theme().color("muted")))
-        self.setGrid(255 if has_grid else False)
+        if theme is not self._theme:  # pens are costly to set: pyqtgraph writes its titles anew
+            self._theme = theme
+            self.setPen(QPen(theme.color("hairline"), 1))
+            self.setTextPen(QPen(theme.color("muted")))
+        self.picture = None
+        self.update()
 
     def tickValues(self, low: float, high: float, size: float) -> list[tuple[float, list[float]]]:
         room = _NAME_HEIGHT if self.orientation == "left" else _NAME_WIDTH
@@ -160,8 +165,8 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
                        for m in chart.marks if isinstance(m, Curve | Dots)]  # fmt: skip
         for item in self._items:
             self._view.addItem(item, ignoreBounds=True)
-        self._y.show_ticks(chart.y_ticks, has_grid=True)
-        self._x.show_ticks(chart.x_ticks, has_grid=False)
+        self._y.show_ticks(chart.y_ticks, self._drawn_in)
+        self._x.show_ticks(chart.x_ticks, self._drawn_in)
         self._view.setMouseEnabled(x=True, y=chart.can_zoom_y)
         (left, right), (low, high) = chart.home
         self._view.setLimits(xMin=left, xMax=right, yMin=low, yMax=high)

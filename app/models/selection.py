@@ -15,7 +15,6 @@ from app.models.history import HistoryTree
 from app.models.pictures import HEAD
 from engine.spec.edit import Rows
 
-
 Frame = Callable[[], AbstractContextManager[None]]
 
 
