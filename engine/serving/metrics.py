@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from engine.errors import InputError
 from engine.serving.server import Server
 
 MAX_BYTES, TIMEOUT_S, WHOLE_S = 4 << 20, 3.0, 10.0
-# Of a figure the names that servers give it; counters are counted over all their labels, gauges taken from the first.
+# Of a figure the names that servers give it; over several ranks figures are summed, but for `usage` the mean.
 NAMES = {
     "queries": ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total"),
     "hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
@@ -87,7 +88,8 @@ def parse(page: bytes, url: str = "the page") -> Metrics:
     except ImportError:
         raise InputError("To read metrics install the extra: pip install 'kvloupe[serving]'.") from None
     wanted = {name: figure for figure, names in NAMES.items() for name in names}
-    found: dict[str, Any] = {}
+    found = defaultdict[str, list[float]](list)
+    num_blocks = None
     is_any = False
     try:
         for family in text_string_to_metric_families(page.decode("utf-8")):
@@ -95,15 +97,15 @@ def parse(page: bytes, url: str = "the page") -> Metrics:
             for sample in family.samples:
                 figure = wanted.get(sample.name)
                 if figure is not None and 0 <= sample.value < float("inf"):
-                    is_sum = sample.name.endswith("_total") or figure in ("waiting", "running")
-                    found[figure] = found.get(figure, 0.0) + sample.value if is_sum else found.get(figure, sample.value)
+                    found[figure].append(sample.value)
                 elif sample.name == _CONFIG:
-                    found["num_blocks"] = _whole(sample.labels.get("num_gpu_blocks"))
+                    num_blocks = _whole(sample.labels.get("num_gpu_blocks"))
     except (ValueError, KeyError, IndexError, TypeError):
         is_any = False
     if not is_any:
         raise InputError(f"{url} is no metrics page: check the address, like http://HOST:8000/metrics.")
-    return Metrics(**found)
+    figures = {name: sum(values) / (len(values) if name == "usage" else 1) for name, values in found.items()}
+    return Metrics(**figures, num_blocks=num_blocks)
 
 
 def _whole(text: str | None) -> int | None:

@@ -20,6 +20,7 @@ from tests.engine.serving.made_up import batch, stored
 
 PAGE = b"""# TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
 # TYPE vllm:prefix_cache_queries counter
 vllm:prefix_cache_queries_total{engine="0"} 12744.0
 vllm:prefix_cache_queries_total{engine="1"} 1.0
@@ -66,7 +67,7 @@ def address() -> Iterator[str]:
 
 
 def test_what_the_page_says(address: str) -> None:
-    assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.25, num_blocks=64)
+    assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.5, num_blocks=64)
 
 
 def test_what_is_no_count_is_as_if_not_said() -> None:
