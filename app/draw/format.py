@@ -124,8 +124,18 @@ def milliseconds(ms: float) -> str:
     """A time with at most three digits: `0.84 ms`, `12.3 ms`, `140 ms`, `2.10 s`; from 1000 s on with all."""
     if not math.isfinite(ms):
         return "–"
-    time, unit = (ms / 1000, "s") if abs(ms) >= 999.5 else (ms, "ms")
+    time, unit = _in_unit(ms)
     return f"{decimal(time, 2 if abs(time) < 9.995 else 1 if abs(time) < 99.95 else 0)} {unit}"
+
+
+def tick_time(ms: float) -> str:
+    """A time on an axis: `20 ms`, `2.5 s`."""
+    time, unit = _in_unit(ms)
+    return f"{tick_number(time)} {unit}"
+
+
+def _in_unit(ms: float) -> tuple[float, str]:
+    return (ms / 1000, "s") if abs(ms) >= 999.5 else (ms, "ms")
 
 
 def percent(share: float) -> str:

@@ -13,7 +13,7 @@ from PySide6.QtCore import QRectF
 from PySide6.QtGui import QImage, QPainter, QPen
 
 from app.draw.axis import LinearTicks, StepAxis, StepSeries
-from app.draw.format import byte_size, milliseconds, percent, thousands
+from app.draw.format import byte_size, milliseconds, percent, thousands, tick_time
 from app.kit.bars import ColorKey, names_of
 from app.kit.chart import Chart, Painted, PlotFrame
 from app.kit.painting import TextPainter, argb, pixels_image
@@ -251,7 +251,7 @@ def timing_chart(millis: Millis, is_prefill: Flags, axis: StepAxis, selected: in
         points,
         ((first - 0.5, first + max(count, _LEAST_STEPS) - 0.5), (0.0, bars.full_ms)),
         LinearTicks(axis.name, least=1),
-        LinearTicks(milliseconds),
+        LinearTicks(tick_time),
     )
 
 

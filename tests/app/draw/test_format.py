@@ -115,6 +115,9 @@ def test_a_measured_value_keeps_the_zeros_that_it_ends_with() -> None:
     assert [fmt.brief(value, 2) for value in (0.1, 3.0, 32.0)] == ["0.10", "3.0", "32"]
     places = (0.0, 5.0, 10.0, 100.0, 0.25, 2000.0, 1e-5, -0.5)
     assert [fmt.tick_number(value) for value in places] == ["0", "5", "10", "100", "0.25", "2,000", "1e-05", "-0.5"]
+    assert [fmt.tick_time(ms) for ms in (0.0, 0.05, 20.0, 500.0, 1000.0, 2500.0)] == [
+        "0 ms", "0.05 ms", "20 ms", "500 ms", "1 s", "2.5 s",
+    ]  # fmt: skip
     assert [divergence_words(kl) for kl in (2e-5, 2e-3, 0.2)] == ["2.00e-05 nats", "0.00200 nats", "0.200 nats"]
     times = [fmt.milliseconds(ms) for ms in (9.996, 99.96, 999.6, 12_345.0, 123_456.0)]
     assert times == ["10.0 ms", "100 ms", "1.00 s", "12.3 s", "123 s"]
