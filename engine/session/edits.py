@@ -323,7 +323,7 @@ def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]
 
 def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
     """The newest query's weights `[H, S]` over all tokens by layer, NaN where no row is held."""
-    work, positions = SequenceWork(live, []), live.cache.positions
+    work, positions = SequenceWork(live, [], live.sequence.num_tokens), live.cache.positions
     rows = ((index, weights_of_one(work, index, weights)) for index, weights in probe.rows().items())
     return {index: nan_where_evicted(row, positions(index)) for index, row in rows}
 

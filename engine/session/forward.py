@@ -87,7 +87,7 @@ class Forwards:
         check = check if step.phase == "prefill" else None
         found, parts = list[Forward](), self.together(step.work)
         for work in parts:
-            starts = [each.live.sequence.num_tokens for each in work]
+            starts = [each.first_position for each in work]
             ids = [self._ids_to_compute(each) for each in work]
             computed = self.compute(
                 work, to_device(torch.tensor(ids), self._model.device), starts, clock, check, phases,
@@ -404,7 +404,7 @@ class PhasedStep:
         work = self._work.get(seq_id)
         if work is None:
             return None
-        had = 0 if work.live.cache.spec.recomputes else work.live.sequence.num_tokens
+        had = 0 if work.live.cache.spec.recomputes else work.first_position
         weights = {layer: rows for (of, layer), rows in self._weights.items() if of == seq_id}
         return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers, weights)
 
@@ -418,7 +418,7 @@ class PhasedStep:
             self._tell(Scheduled(parts, tuple(preempted)))
 
     def _scheduled_part(self, work: SequenceWork, batch: StepBatch) -> ScheduledSequence:
-        first, cache = work.live.sequence.num_tokens, work.live.cache
+        first, cache = work.first_position, work.live.cache
         pages: tuple[int, ...] = ()
         if cache.spec.is_paged:
             begun = first // cache.spec.page_size

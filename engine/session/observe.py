@@ -77,7 +77,7 @@ def measure(
 ) -> list[SequenceMeasures]:
     """Measure the forwards of a step, before their rows are quantised or evicted; the host reads nothing. The new rows
     of all sequences are measured together where they have the same shapes."""
-    places = [(forward.work.live.sequence.num_tokens, forward.work.num_tokens) for forward in forwards]
+    places = [(forward.work.first_position, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
         return [SequenceMeasures(*place) for place in places]
     samples, packed = [choice for choice in choices if choice is not None], [each.packed for each in forwards]
@@ -113,7 +113,7 @@ def measured_rows_of(
     """The new rows of each sequence, and what is measured of them: in one go where their shapes are the same."""
     found = []
     for forward in forwards:
-        cache, first = forward.work.live.cache, forward.work.live.sequence.num_tokens
+        cache, first = forward.work.live.cache, forward.work.first_position
         rows, offsets = cache.all_newest_rows(first), cache.new_row_offsets(first)
         found.append((NewRows.of(rows, len(forward.work.token_ids), offsets) if rows else None, rows))
     kinds = [new_rows for new_rows, _ in found]
@@ -125,7 +125,7 @@ def measured_rows_of(
 
 def measure_checksums(forward: Forward) -> SequenceMeasures:
     """Only the checksums of the new rows: for a step in a scratch session, whose record reaches no client."""
-    first = forward.work.live.sequence.num_tokens
+    first = forward.work.first_position
     rows = forward.work.live.cache.all_newest_rows(first)
     return SequenceMeasures(first, forward.work.num_tokens, checksums=row_checksums(rows))
 
@@ -151,8 +151,8 @@ def observation_of(
     non_finite: tuple[NonFinite, ...] = ()
     checksums, rows = measured.checksums, dict[int, Pair]()
     if measured.new_rows is not None:
-        told_rows = measured.new_rows.statistics(arrays, measured.first_position)
-        stats, non_finite, checksums = told_rows.stats, told_rows.non_finite, told_rows.checksums
+        found = measured.new_rows.statistics(arrays, measured.first_position)
+        stats, non_finite, checksums = found.stats, found.non_finite, found.checksums
         rows = measured.new_rows.rows_of(arrays)
     following = next_token(arrays, choice.token_id, text_of) if choice and IDS in arrays else None
     if following is not None and following.entropy != following.entropy and following.num_non_finite:
@@ -195,14 +195,14 @@ def sequence_step(
     forward: Forward, choice: Sample | None, phase: Phase, stop: StopReason | None, text_of: TokenTexts
 ) -> SequenceStep:
     """One sequence's part of a record, without anything measured. Called when the cache has committed the step and the
-    sequence still has its old `num_tokens`."""
+    sequence still is in its state before it."""
     work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
     return SequenceStep(
         seq_id=work.live.seq_id,
         phase=phase,
         token_ids=tuple(work.token_ids),
         texts=tuple(map(text_of, work.token_ids)),
-        first_position=sequence.num_tokens,
+        first_position=work.first_position,
         num_tokens=work.num_tokens,
         num_prompt_tokens=sequence.num_prompt_tokens,
         surprisal=(None, *(forward.surprisal.values if forward.surprisal else (None,) * (len(work.token_ids) - 1))),

@@ -19,15 +19,16 @@ from engine.wire.tree import PlannedPart, PlannedStep
 
 @dataclass(frozen=True, eq=False)
 class SequenceWork:
-    """The tokens that one sequence computes in a step."""
+    """The tokens that one sequence computes in a step, the first of them at `first_position`."""
 
     live: LiveSequence
     token_ids: list[int]
+    first_position: int
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the sequence after the step."""
-        return self.live.sequence.num_tokens + len(self.token_ids)
+        return self.first_position + len(self.token_ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +148,7 @@ class Scheduler:
                 else:
                     chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
                     chunk = min(chunk, live.cache.max_forward_tokens or chunk)
-                work.append(SequenceWork(live, sequence.next_ids(chunk)))
+                work.append(SequenceWork(live, sequence.next_ids(chunk), sequence.num_tokens))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
             for each in work:
