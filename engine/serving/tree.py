@@ -270,11 +270,11 @@ class Tree:
         if block.kids:
             block.tokens, block.size, block.num_stored, block.parent = None, 0, 0, None
             self.unknown[block.key] = block
-            return
-        del self.blocks[block.key]
-        self.unknown.pop(block.key, None)
-        self.counts.remembered_blocks -= 1
+        else:
+            del self.blocks[block.key]
+            self.counts.remembered_blocks -= 1
         if parent is not None and parent.tokens is None and not parent.kids:
+            del self.unknown[parent.key]
             self._forget(parent)
 
     def _drop_oldest(self) -> None:

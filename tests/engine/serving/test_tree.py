@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -337,3 +338,37 @@ def test_what_follows_a_block_that_is_known_by_its_hash_alone_stands_in_the_tree
         (4, 4, "GPU"),
     ]
     assert (answer(server, [*A, *B, 0]), server.notes()) == ((8, "all reused"), ())
+
+
+def live_tokens(block: trees.Block) -> int:
+    return (block.size if block.copies else 0) + sum(map(live_tokens, (block.kids or {}).values()))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_stream_says_each_block_stands_in_one_place(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lost batches, parents that come later or never, and more blocks than are remembered."""
+    monkeypatch.setattr(trees, "MAX_BLOCKS", 40)
+    monkeypatch.setattr(trees, "MAX_GONE", 8)
+    chance, server = random.Random(seed), Server()
+    for seq in range(80):
+        hashes, ids = chance.sample(range(60), 3), [chance.randrange(9) for _ in range(12)]
+        hash_alone = {"type": "BlockStored", "block_hashes": hashes[:1], "block_size": 0, "medium": "CPU"}
+        parent, medium = chance.choice((None, 7, 8, 9)), chance.choice(("GPU", "GPU", "CPU"))
+        event = chance.choices(
+            (stored(hashes, ids, parent), hash_alone, removed(*hashes, medium=medium), CLEARED), (30, 5, 25, 1)
+        )[0]
+        server.take(batch(seq + seq // 20, event))
+        (tree,) = server.trees.values()
+        tree.settle()
+        blocks, counts = tree.blocks, server.counts
+        for key, block in blocks.items():
+            if block.tokens is None:
+                assert (block.parent, key in tree.unknown) == (None, bool(block.kids))
+            else:
+                beside = tree.roots if block.parent is None else block.parent.kids or {}
+                assert (beside[key], block.parent is None or blocks[block.parent.key] is block.parent) == (block, True)
+        assert tree.roots.keys() | tree.unknown.keys() <= blocks.keys()
+        assert [top.below for top in tree.tops()] == list(map(live_tokens, tree.tops()))
+        assert counts.remembered_blocks == len(blocks) <= 40 + 4
+        assert counts.remembered_tokens == sum(block.size for block in blocks.values())
+        assert counts.live_blocks == sum(sum(block.copies.values()) for block in blocks.values())
