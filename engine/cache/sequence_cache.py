@@ -302,17 +302,16 @@ class SequenceCache:
         found = ((index, layer.rows_at(None, first_position)) for index, layer in enumerate(self.layers))
         return {index: (rows.keys[0], rows.values[0]) for index, rows in found if rows is not None}
 
-    def newest(
-        self, part: Part, first_position: int, layers: Sequence[int], num_tokens: int | None = None
-    ) -> torch.Tensor:
-        """K or V `[L, H_kv, T, D]` of the rows from a position on, of layers that hold rows of one form: a view where
-        they are evenly spaced in one storage. With `num_tokens` as they were then, of layers with `num_final` rows
-        then."""
+    def together(self, part: Part, span: range, layers: Sequence[int], num_tokens: int | None = None) -> torch.Tensor:
+        """K or V `[L, H_kv, T, D]` of the rows at the positions of `span`, of layers that hold rows of one form: a view
+        where they are evenly spaced in one storage. With `num_tokens` as they were then, of layers with `num_final`
+        rows then."""
         handles = [self.layers[index] for index in layers]
-        found = stacked_rows(handles, part, first_position)
+        found = stacked_rows(handles, part, span.start)
         if found is not None:
-            return found
-        return stacked_view(on_one_device([layer.newest(part, first_position, num_tokens) for layer in handles]))
+            return found.narrow(2, 0, len(span))
+        rows = [layer.newest(part, span.start, num_tokens).narrow(1, 0, len(span)) for layer in handles]
+        return stacked_view(on_one_device(rows))
 
     @torch.inference_mode()
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:

@@ -69,13 +69,11 @@ def read_all(
     """`read` of layers that hold rows of one form, small ones together: for these the number of operations costs more
     than the numbers, for large ones the copy would."""
     layers, one = list(held), next(iter(held.values()))
-    if span is not None and span and lens.name == lens.part:
+    if span and span.stop <= one.stop and lens.name == lens.part:
         num_numbers = len(layers) * one.num_heads * one.dim(lens.part) * len(span)
-        numbers = source.together(layers, lens.part, span.start) if num_numbers <= STACKED_NUMBERS else None
+        numbers = source.together(layers, lens.part, span) if num_numbers <= STACKED_NUMBERS else None
         if numbers is not None:
-            numbers = numbers if head is None else numbers.narrow(1, head, 1)
-            numbers = numbers if numbers.shape[2] <= len(span) else numbers.narrow(2, 0, len(span))
-            yield RowsOfLayers(range(len(layers)), numbers, span.start)
+            yield RowsOfLayers(range(len(layers)), numbers if head is None else numbers.narrow(1, head, 1), span.start)
             return
     forms: dict[object, list[tuple[int, Rows]]] = {}
     for place, layer in enumerate(layers):

@@ -21,7 +21,7 @@ from engine.cache.contract import StateMatrix
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.look.canvas import Canvas, Grid, has_no_size, held_in_columns
+from engine.look.canvas import Alike, Canvas, Grid, alike_of, has_no_size, held_in_columns
 from engine.look.lenses import held_of_all, queries_words, read, read_all, why_not
 from engine.look.magnitudes import Blocks, Counts, HeadStatistics, LayerCount, ranges_of
 from engine.look.measures import entropy_of
@@ -35,9 +35,20 @@ from engine.look.reductions import (
     pooled,
     pooled_weights,
 )
-from engine.look.source import PARTS, Held, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
+from engine.look.source import (
+    PARTS,
+    Held,
+    Rows,
+    Source,
+    holders,
+    of_latest,
+    provenance_from,
+    provenance_of,
+    rewrites,
+    row_at,
+)
 from engine.spec.codec import Part
-from engine.spec.lenses import LENSES
+from engine.spec.lenses import LENSES, Lens
 from engine.wire.pictures import (
     Attended,
     AttentionPicture,
@@ -608,29 +619,43 @@ def held_columns(row: torch.Tensor, layer: LayerGeometry, query_position: int) -
 def row_picture(request: RowRequest, source: Source, geometry: CacheGeometry) -> RowPicture:
     """K and V of one position in all layers, exact."""
     began, position = time.perf_counter(), request.position
-    span, layers, dtype = range(position, position + 1), list[int](), ""
-    found: dict[str, list[Floats]] = {part: [] for part in PARTS}
-    evicted: list[tuple[int, ...]] = []
-    for layer in geometry.attention_layers:
-        rows = [source.rows(layer.index, part, span) for part in PARTS]
-        pair = [None if each is None else row_at(each, position) for each in rows]
-        if rows[0] is None or pair[0] is None or pair[1] is None:
-            continue
-        layers.append(layer.index)
-        for part, numbers in zip(PARTS, pair, strict=True):
-            assert numbers is not None
-            found[part].append(read_only_floats(numbers.cpu().numpy()))
-        places = rows[0].positions
-        evicted.append(() if places is None else tuple((~(places == position).any(1)).nonzero()[:, 0].tolist()))
-        dtype = str(rows[0].numbers.dtype).removeprefix("torch.")
+    span, lenses = range(position, position + 1), [LENSES[part] for part in PARTS]
+    every = held_of_all(source, lenses[0], [layer.index for layer in geometry.attention_layers])
+    held = {n: one for n, one in every.items() if one.positions is not None or one.first <= position < one.stop}
+    keys, values = (rows_at_position(alike_of(held, lens, source, is_wall=True), lens, source, span) for lens in lenses)
+    layers = [layer for layer in held if layer in keys and layer in values]
+    evicted = [heads_without(held[layer], position) for layer in layers]
+    dtype = held[layers[-1]].dtype if layers else ""
     note = source.half.note if source.half is not None and position >= source.half.had else ""
     note = source.why_not or note or ("" if layers else f"Position {position} is not in the cache.")
     coded_keys, coded_values = (tuple(source.exact_from(layer, part) > position for layer in layers) for part in PARTS)
     return RowPicture(
-        request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(found["keys"]),
-        tuple(found["values"]), note, ms_since(began), tuple(evicted) if any(evicted) else (),
+        request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(map(keys.get, layers)),
+        tuple(map(values.get, layers)), note, ms_since(began), tuple(evicted) if any(evicted) else (),
         coded_keys=coded_keys if any(coded_keys) else (), coded_values=coded_values if any(coded_values) else (),
     )  # fmt: skip
+
+
+def rows_at_position(alike: Sequence[Alike], lens: Lens, source: Source, span: range) -> dict[int, Floats]:
+    """K or V `[H_kv, D]` of the one position of `span`, by layer that holds it; NaN in heads that have evicted it."""
+    found: dict[int, Floats] = {}
+    for each in alike:
+        for rows in read_all(source, lens, dict.fromkeys(each.layers, each.held), span):
+            numbers = rows.numbers.flatten(0, 1)
+            positions = None if rows.positions is None else rows.positions.flatten(0, 1)
+            row = row_at(Rows(numbers, rows.first, positions), span.start)
+            if row is not None:
+                row = row.unflatten(0, rows.numbers.shape[:2])
+                found |= zip(
+                    [each.layers[n] for n in rows.places], map(read_only_floats, row.cpu().numpy()), strict=True
+                )
+    return found
+
+
+def heads_without(held: Held, position: int) -> tuple[int, ...]:
+    """The kv heads that have evicted a position which the others hold."""
+    places = held.positions
+    return () if places is None else tuple((~(places == position).any(1)).nonzero()[:, 0].tolist())
 
 
 def table_picture(request: TableRequest, source: Source) -> TablePicture:

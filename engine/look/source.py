@@ -204,9 +204,9 @@ class Source:
         rows only at the positions of `span`, and others are not read where that can be avoided. None: no rows."""
         return None
 
-    def together(self, layers: list[int], part: Part, first: int) -> torch.Tensor | None:
-        """K or V `[L, H, T, D]`, from position `first` on, of layers that hold rows of one form; None where they are to
-        be read one by one."""
+    def together(self, layers: list[int], part: Part, span: range) -> torch.Tensor | None:
+        """K or V `[L, H, T, D]`, at the positions of `span`, of layers that hold rows of one form there; None where
+        they are to be read one by one."""
         return None
 
     def num_final(self, layer: int, part: Part) -> int:
@@ -303,8 +303,8 @@ class CacheSource(Source):
     turned: Callable[[], ModelRotation | str] | None = None
     full: dict[int, Held] = field(default_factory=dict)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
-    # as they were read last: the layers, the first position, and K or V [L, H, T, D]
-    _newest: dict[Part, tuple[list[int], int, torch.Tensor]] = field(default_factory=dict, init=False)
+    # as they were read last: the layers, the positions, and K or V [L, H, T, D]
+    _together: dict[Part, tuple[list[int], range, torch.Tensor]] = field(default_factory=dict, init=False)
     _final: dict[Part, list[int]] = field(default_factory=dict, init=False)
     _exact_from: dict[Part, list[int]] = field(default_factory=dict, init=False)
 
@@ -423,17 +423,18 @@ class CacheSource(Source):
         first = 0 if span is None or not self.num_final(layer, part) else span.start
         return Rows.of(self._from(layer, first), part, span, head)
 
-    def together(self, layers: list[int], part: Part, first: int) -> torch.Tensor | None:
-        known, start, rows = self._newest.get(part, ([], 0, None))
-        if rows is None or first < start or not (layers == known or (len(layers) == 1 and layers[0] in known)):
+    def together(self, layers: list[int], part: Part, span: range) -> torch.Tensor | None:
+        known, whole, rows = self._together.get(part, ([], range(0), None))
+        is_known = whole.start <= span.start and span.stop <= whole.stop
+        if rows is None or not is_known or not (layers == known or (len(layers) == 1 and layers[0] in known)):
             final = self._final_rows(part)
             if not final or not min([final[layer] for layer in layers]) or not self._kept.keys().isdisjoint(layers):
                 return None
-            known, start, rows = layers, first, self.cache.newest(part, first, layers, self._shown_at)
-            self._newest[part] = known, start, rows
+            known, whole, rows = layers, span, self.cache.together(part, span, layers, self._shown_at)
+            self._together[part] = known, whole, rows
         if len(layers) < len(known):
             rows = rows.narrow(0, known.index(layers[0]), 1)
-        return rows.narrow(2, first - start, self.num_tokens - first)
+        return rows if whole == span else rows.narrow(2, span.start - whole.start, len(span))
 
     def num_final(self, layer: int, part: Part) -> int:
         found = self._final_rows(part)

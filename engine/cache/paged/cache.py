@@ -85,13 +85,11 @@ class PagedCache(SequenceCache):
         return dict(sorted(found.items()))
 
     @torch.inference_mode()
-    def newest(
-        self, part: Part, first_position: int, layers: Listing[int], num_tokens: int | None = None
-    ) -> torch.Tensor:
+    def together(self, part: Part, span: range, layers: Listing[int], num_tokens: int | None = None) -> torch.Tensor:
         for paged, table in zip(self._paged_layers, self.tables, strict=True):
             if set(paged).issuperset(layers):
-                return stacked_view(self.store.newest(table, part, first_position, layers))
-        return super().newest(part, first_position, layers, num_tokens)
+                return stacked_view(self.store.newest(table, part, span.start, layers, span.stop))
+        return super().together(part, span, layers, num_tokens)
 
     def _new_keeper(self, seq_id: int) -> PageKeeper | None:
         """The eviction rule for the pages of full-attention layers, which are the first group; None where there is

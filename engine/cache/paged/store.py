@@ -331,10 +331,13 @@ class PageStore:
             positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
         return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
 
-    def newest(self, table: PageTable, part: Part, first: int, layers: Listing[int]) -> list[torch.Tensor]:
-        """K or V `[H_kv, T, D]` from position `first` on of each of some layers of one group."""
+    def newest(
+        self, table: PageTable, part: Part, first: int, layers: Listing[int], stop: int | None = None
+    ) -> list[torch.Tensor]:
+        """K or V `[H_kv, T, D]` at positions `first … stop - 1` (None: to the newest) of each of some layers of one
+        group."""
         stored = [self.rows_of[index][0 if part == "keys" else 1] for index in layers]
-        slots = held_pages(table, first, table.num_tokens, stored[0].device)
+        slots = held_pages(table, first, table.num_tokens if stop is None else stop, stored[0].device)
         return [rows.read(slots) for rows in stored]
 
     def plan_of(self, layer_index: int) -> GroupPlan:
