@@ -307,8 +307,7 @@ class SequenceCache:
         where they are evenly spaced in one storage. With `num_tokens` as they were then, of layers with `num_final`
         rows then."""
         handles = [self.layers[index] for index in layers]
-        found = stacked_rows(handles, part, span.start)
-        if found is not None:
+        if len(handles) > 1 and (found := stacked_rows(handles, part, span.start)) is not None:
             return found.narrow(2, 0, len(span))
         rows = [layer.newest(part, span.start, num_tokens).narrow(1, 0, len(span)) for layer in handles]
         return stacked_view(on_one_device(rows))

@@ -247,6 +247,12 @@ class Canvas:
         rooms = zip(self._room, (np.nan, np.nan, 0), strict=True)
         self.low, self.high, self.held = [_moved(array, shift, kept, columns, empty) for array, empty in rooms]
 
+    def drawn_again(self, cells: Any, places: Ints) -> Any:
+        """Copies `[N, …]` of those of cells `[L, H, columns, …]` that are drawn again, at these `places` `[3, N]`."""
+        if len(self._wanted) == 1 and isinstance(run := self._wanted[0], range):
+            return cells[:, :, run.start : run.stop].reshape(places.shape[1], *cells.shape[3:]).copy()
+        return cells[tuple(places)]
+
     # ---- cells ---------------------------------------------------------------------------------------------------
 
     def draw(self) -> None:

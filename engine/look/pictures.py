@@ -222,8 +222,8 @@ def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
         extremes = [each.reshape(shape).copy() for each in (canvas.low, canvas.high)]
         absent = None if absent is None else absent.reshape(shape[:-1])
     else:
-        extremes = [each[tuple(places)] for each in (canvas.low, canvas.high)]
-        absent = None if absent is None else absent[tuple(places)]
+        extremes = [canvas.drawn_again(each, places) for each in (canvas.low, canvas.high)]
+        absent = None if absent is None else canvas.drawn_again(absent, places)
     if isinstance(request, WallRequest) and request.only_farthest:
         low = high = read_only_floats(np.where(-extremes[0] > extremes[1], *extremes))
     else:
@@ -630,8 +630,8 @@ def row_picture(request: RowRequest, source: Source, geometry: CacheGeometry) ->
     note = source.why_not or note or ("" if layers else f"Position {position} is not in the cache.")
     coded_keys, coded_values = (tuple(source.exact_from(layer, part) > position for layer in layers) for part in PARTS)
     return RowPicture(
-        request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(map(keys.get, layers)),
-        tuple(map(values.get, layers)), note, ms_since(began), tuple(evicted) if any(evicted) else (),
+        request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(keys[x] for x in layers),
+        tuple(values[x] for x in layers), note, ms_since(began), tuple(evicted) if any(evicted) else (),
         coded_keys=coded_keys if any(coded_keys) else (), coded_values=coded_values if any(coded_values) else (),
     )  # fmt: skip
 
@@ -645,7 +645,7 @@ def rows_at_position(alike: Sequence[Alike], lens: Lens, source: Source, span: r
             positions = None if rows.positions is None else rows.positions.flatten(0, 1)
             row = row_at(Rows(numbers, rows.first, positions), span.start)
             if row is not None:
-                row = row.unflatten(0, rows.numbers.shape[:2])
+                row = row.view(*rows.numbers.shape[:2], -1)
                 found |= zip(
                     [each.layers[n] for n in rows.places], map(read_only_floats, row.cpu().numpy()), strict=True
                 )

@@ -306,7 +306,6 @@ class CacheSource(Source):
     # as they were read last: the layers, the positions, and K or V [L, H, T, D]
     _together: dict[Part, tuple[list[int], range, torch.Tensor]] = field(default_factory=dict, init=False)
     _final: dict[Part, list[int]] = field(default_factory=dict, init=False)
-    _exact_from: dict[Part, list[int]] = field(default_factory=dict, init=False)
 
     @property
     def spec(self) -> CacheSpec:
@@ -368,10 +367,8 @@ class CacheSource(Source):
         return "recorded" if is_restored else self.provenance_now
 
     def exact_from(self, layer: int, part: Part) -> int:
-        if part not in self._exact_from:
-            self._exact_from[part] = [each.exact_from(self._shown_at, part) for each in self.cache.layers]
-        found = self._exact_from[part]
-        return found[layer] if layer < len(found) else 0
+        layers = self.cache.layers
+        return layers[layer].exact_from(self._shown_at, part) if layer < len(layers) else 0
 
     @cached_property
     def _shown_at(self) -> int:

@@ -268,6 +268,9 @@ class GrowingLayer(OwnLayer):
     def rows(self) -> HeldRows | None:
         return HeldRows(self.held_keys, self.held_values, 0) if self.is_initialized else None
 
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        return min(self.length, num_tokens)
+
     def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
         buffer = self.keys if part == "keys" else self.values
         return buffer[0].narrow(1, first_position, self.length - first_position)
