@@ -595,18 +595,17 @@ class PagedLayer(OwnLayer):
         plan = self.write(keys, values)
         if plan.is_in_place:
             return keys, values
-        read = []
-        for stored in self.store.rows_of[self.layer_index]:
-            rows = stored.read(plan.reads)
-            heads, slots, dim = rows.shape
-            read.append(rows.view(heads, self.store.batch, slots // self.store.batch, dim).transpose(0, 1))
-        return read[0], read[1]
+        keys, values = (stored.read(plan.reads) for stored in self.store.rows_of[self.layer_index])
+        if (batch := self.store.batch) == 1:
+            return keys[None], values[None]
+        keys, values = (rows.view(len(rows), batch, -1, rows.shape[2]) for rows in (keys, values))
+        return keys.transpose(0, 1), values.transpose(0, 1)
 
     def write(self, keys: torch.Tensor, values: torch.Tensor) -> GroupPlan:
         """Write rows `[B, H_kv, T, D]` to their slots; returns the forward's plan."""
         plan = self.store.plans[self.group]
         for stored, new in zip(self.store.rows_of[self.layer_index], (keys, values), strict=True):
-            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
+            stored.write(plan.writes, new[0] if len(new) == 1 else new.transpose(0, 1).flatten(1, 2))
         return plan
 
     def append_by_sequence(

@@ -118,9 +118,12 @@ class PageRows:
 
     def write(self, slots: Slots, rows: torch.Tensor) -> None:
         """Store rows `[H_kv, N, D]` in slots `[N]`."""
-        codes = (rows,) if self.coding.is_exact else tuple(part[0] for part in self._codec.encode(rows[None]))
+        codes = (rows,) if self._is_exact else tuple(part[0] for part in self._codec.encode(rows[None]))
         for buffer, part in zip(self._buffers, codes, strict=True):
-            buffer[:, slots] = part
+            if isinstance(slots, slice):
+                buffer.narrow(1, slots.start, slots.stop - slots.start).copy_(part)
+            else:
+                buffer[:, slots] = part
 
     def write_heads(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Store rows `[N, T, D]` of heads `[N]` in slots `[N, T]`; those of other heads are unchanged."""
@@ -135,7 +138,7 @@ class PageRows:
         if not self._is_exact:
             return self._codec.decode(tuple(part[None] for part in self.codes(slots)), self.dtype)[0]
         if isinstance(slots, slice):  # the usual case, for every layer at every step
-            return self._buffers[0][:, slots]
+            return self._buffers[0].narrow(1, slots.start, slots.stop - slots.start)
         return self.codes(slots, room)[0]
 
     def codes(self, slots: Reads, room: GatherBuffer | None = None) -> list[torch.Tensor]:
@@ -239,10 +242,12 @@ class GroupPlan:
         return max(table.num_held_tokens for table in self.tables)
 
     @cached_property
-    def writes(self) -> torch.Tensor:
-        """Slots `[B * T]` of the new rows."""
+    def writes(self) -> Slots:
+        """Slots `[B * T]` of the new rows: a slice if those of one sequence are consecutive, else a tensor."""
+        is_one = len(self.tables) == 1
         stops = ((table, table.num_tokens) for table in self.tables)
-        return torch.cat([held_slots(t, n - self.num_new, n, self.device, as_tensor=True) for t, n in stops])
+        found = [held_slots(t, n - self.num_new, n, self.device, as_tensor=not is_one) for t, n in stops]
+        return found[0] if is_one else torch.cat(found)
 
     def slack(self) -> torch.Tensor | None:
         """Slots after the new rows in pages that this forward starts. A kernel that reads whole pages reads them too,
