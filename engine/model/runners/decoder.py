@@ -122,12 +122,10 @@ def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
     """`linear`, the same to the last bit. For one token each of several sequences, `[B, 1, D]`, a CPU takes twice as
     long for a large matrix as for its parts: a part stays in the processor's caches while it is read again for each
     token."""
-    batch, count = rows.shape[:2]
-    is_slow = batch in FEW and count == 1 and bias is None and weight.shape[0] > PART
-    is_usual = not is_slow or torch.compiler.is_compiling() or weight.dtype != torch.float32
-    if is_usual or weight.device.type != "cpu":
+    is_slow = rows.shape[0] in FEW and rows.shape[1] == 1 and bias is None and weight.shape[0] > PART
+    if not is_slow or torch.compiler.is_compiling() or weight.dtype != torch.float32 or not weight.is_cpu:
         return linear(rows, weight, bias)
-    flat, made = rows[:, 0], rows.new_empty(batch, len(weight))
+    flat, made = rows[:, 0], rows.new_empty(len(rows), len(weight))
     for out, part in zip(made.split(PART, 1), weight.split(PART), strict=True):  # type: ignore[no-untyped-call]
         torch.mm(flat, part.t(), out=out)
     return made[:, None]
@@ -388,12 +386,11 @@ class Block:
         """Query, key and value `[B, H, 1, D]` for one token per sequence: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
         rows = self._qkv(normed, is_in_place).view(-1, heads + 2 * kv_heads, 1, self.attention.head_dim)
-        rotated = rows.narrow(1, 0, heads + kv_heads)
+        rotated, value = rows.split_with_sizes((heads + kv_heads, kv_heads), 1)
         if self._query_norm is not None and self._key_norm is not None:
             rotated = torch.cat([self._query_norm(rotated[:, :heads]), self._key_norm(rotated[:, heads:])], 1)
-        rotated = rotate(rotated)
-        query, key = rotated.narrow(1, 0, heads), rotated.narrow(1, heads, kv_heads)
-        return query, key, rows.narrow(1, heads + kv_heads, kv_heads)
+        query, key = rotate(rotated).split_with_sizes((heads, kv_heads), 1)
+        return query, key, value
 
     def _rows_of_many(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[1, H, T, D]` for several tokens: three products, because splitting the result of one
@@ -407,9 +404,9 @@ class Block:
     def _activated(self, normed: torch.Tensor, is_in_place: bool) -> torch.Tensor:
         """The feed-forward network's activation between its two products, `[B, T, width]`."""
         if normed.shape[1] == 1:
-            both, width = self._gate_up(normed, is_in_place), self._width
-            return self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))  # type: ignore[no-any-return]
-        gate, up = self._gate_up.separate(normed)
+            gate, up = self._gate_up(normed, is_in_place).split_with_sizes((self._width, self._width), 2)
+        else:
+            gate, up = self._gate_up.separate(normed)
         return self._activation(gate).mul_(up)  # type: ignore[no-any-return]
 
 
@@ -444,10 +441,17 @@ def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function for RMSNorm: computed in float32, then multiplied by the weight in the model's dtype."""
     weight = module.weight
     epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    # as tensors: of a few numbers, an operation with a number of Python takes twice as long
+    least, width = torch.tensor(epsilon), torch.tensor(float(weight.shape[0]))
 
     def normed(rows: torch.Tensor) -> torch.Tensor:
         exact = rows.float()
-        unit = exact * (exact * exact).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        squares = exact * exact
+        if exact.is_cpu:  # the mean plus epsilon, whose mean torch computes from the sum too
+            mean = torch.addcdiv(least, squares.sum(-1, keepdim=True), width)
+        else:
+            mean = squares.mean(-1, keepdim=True).add_(epsilon)
+        unit = exact * mean.rsqrt_()
         return unit.mul_(weight) if exact is rows else weight * unit.to(rows.dtype)
 
     return normed
