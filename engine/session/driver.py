@@ -19,7 +19,6 @@ from engine.history.tree import TreePath
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula
-from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
 from engine.session.mode import CacheMode
 from engine.session.states import LiveSequence
