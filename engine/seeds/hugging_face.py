@@ -20,7 +20,7 @@ from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.models import SeedModels, SeedSetting, in_turns, seconds_of, with_native_attention
 from engine.seeds.published import SeedLine, Sheet
-from engine.session.driver import ModeDriver
+from engine.session.driver import Driver
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.wire.measurements import BenchRefused, BenchRow
 
@@ -69,14 +69,14 @@ def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
         ids = torch.cat([ids, chosen[None]], dim=-1)
         yield sheet.shape(f"no cache: input_ids after step {step}", [1, NUM_PROMPT + step], ids)
     yield sheet.tokens("no cache", ids[0, -NUM_STEPS:].tolist())
-    driver, taken = ModeDriver(model.loaded, CacheSpec("dynamic"), NUM_PROMPT), list[int]()
+    driver, taken = Driver.in_mode(model.loaded, CacheSpec("dynamic"), NUM_PROMPT), list[int]()
     for step, keys in greedy_steps(driver, taken):
         yield sheet.shape(f"dynamic: next input_ids, step {step}", [1, 1], torch.tensor([taken[-1:]]))
         yield sheet.shape(f"dynamic: keys of layer 0, step {step}", [1, 3, NUM_PROMPT + step - 1, 64], keys)
         if step == 1:
             yield from layers_lines(sheet, driver.cache.model_cache.layers)
     yield sheet.tokens("dynamic", taken)
-    driver = ModeDriver(model.loaded, CacheSpec("static", max_length=published.STATIC_LENGTH), NUM_PROMPT)
+    driver = Driver.in_mode(model.loaded, CacheSpec("static", max_length=published.STATIC_LENGTH), NUM_PROMPT)
     taken = []
     for step, keys in greedy_steps(driver, taken):
         yield sheet.shape(f"static: keys of layer 0, step {step}", [1, 3, published.STATIC_LENGTH, 64], keys)
@@ -91,7 +91,7 @@ def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
     yield sheet.tokens("static", taken)
 
 
-def greedy_steps(driver: ModeDriver, chosen: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
+def greedy_steps(driver: Driver, chosen: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
     """Greedy steps from 1 on: yields each with the keys of layer 0 after it, and appends its token to `chosen`."""
     computed: Sequence[int] = published.PROMPT_IDS
     for step in range(1, NUM_STEPS + 1):

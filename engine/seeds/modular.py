@@ -8,12 +8,15 @@ from functools import partial
 from typing import Any
 
 from engine.analysis.bench import as_kind
+from engine.device import MemoryUse
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 from engine.max import ArchConfigWithAttentionKVCache, DeviceRef, params_values, require_manager_page_size
+from engine.predict.bytes import CacheFormula
 from engine.seeds import published
 from engine.seeds.models import CountingModel, SeedModels
 from engine.seeds.published import FieldValue, SeedLine, Sheet
-from engine.session.driver import ModeDriver
+from engine.session.driver import Driver
+from engine.session.ledger import cache_bytes
 from engine.spec.cache import PRESETS
 
 CONFIG = "the config alone"
@@ -33,14 +36,16 @@ def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
     yield sheet.must("LLaMA 3.1 8B: KV heads", 8, llama.layers[0].num_kv_heads)
     model = models.gpt2
     sheet, counting = replace(sheet, on=model.words), as_kind(CountingModel, model.loaded)
-    driver = ModeDriver(counting, PRESETS["allocated"].spec, 10)
+    driver = Driver.in_mode(counting, PRESETS["allocated"].spec, 10)
     computed: list[float] = []
     ids = [1] * 10
     for _ in range(3):
         counting.num_computed = 0
         ids = [int(driver.compute(ids).argmax())]
         computed.append(float(counting.num_computed))
-    held, dtype = driver.bytes(), model.loaded.info.dtype
+    info, dtype = model.loaded.info, model.loaded.info.dtype
+    formula = CacheFormula(driver.cache.spec, info.geometry, dtype)
+    held = cache_bytes(info, formula, [driver.cache], None, 0, MemoryUse(0))
     layers, dims = len(held.layers), published.GPT2_DIMENSIONS
     room = 2 * layers * dims["num_key_value_heads"] * dims["model_max_seq_len"] * dims["head_dim"] * dtype_bytes(dtype)
     yield sheet.must("tokens computed in three steps", published.GPT2_COMPUTED, tuple(computed), "tokens")

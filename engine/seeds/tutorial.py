@@ -19,7 +19,7 @@ from engine.predict.bytes import BudgetSpec, budget_of, tutorial_geometries
 from engine.seeds import published
 from engine.seeds.models import CountingModel, SeedModels, in_turns, seconds_of
 from engine.seeds.published import SeedLine, Sheet
-from engine.session.driver import ModeDriver
+from engine.session.driver import Driver
 from engine.spec.cache import PRESETS, CacheSpec
 from engine.wire.measurements import BenchRow
 
@@ -137,7 +137,7 @@ def curve_lines(sheet: Sheet, model: LoadedModel, is_quick: bool) -> Iterator[Se
 
 def decode(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> None:
     """Generate `new` tokens, the last of which is chosen but not computed."""
-    driver = ModeDriver(model, PRESETS[cache].spec, len(prompt))
+    driver = Driver.in_mode(model, PRESETS[cache].spec, len(prompt))
     chosen = int(driver.compute(prompt).argmax())
     for _ in range(new - 1):
         chosen = int(driver.compute([chosen]).argmax())

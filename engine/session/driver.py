@@ -8,22 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
-from engine.counted import counted
-from engine.device import MemoryUse, to_device
+from engine.device import to_device
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import SequenceState
 from engine.history.tree import TreePath
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
-from engine.predict.bytes import CacheFormula
-from engine.session.ledger import cache_bytes
 from engine.session.mode import CacheMode
 from engine.session.states import LiveSequence
 from engine.spec.cache import CacheSpec
-from engine.wire.records import CacheBytes
 
 
 def never_cancel() -> None:
@@ -40,6 +35,14 @@ class Driver:
         self.model, self.cache, self.num_prompt_tokens = model, cache, num_prompt_tokens
         self.token_ids = list(token_ids)
         self.weights: dict[int, torch.Tensor] = {}  # `[B, H, S]` of the newest query, where a rule reads attention
+
+    @classmethod
+    def in_mode(
+        cls, model: LoadedModel, spec: CacheSpec, num_prompt_tokens: int, token_ids: Sequence[int] = ()
+    ) -> Driver:
+        """A driver with a cache of its own; `InputError` where the model cannot have one in that mode."""
+        cache = CacheMode(model, spec).new_cache(0, num_prompt_tokens)
+        return cls(model, cache, num_prompt_tokens, token_ids)
 
     def compute(
         self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
@@ -76,34 +79,6 @@ class Driver:
         for length in lengths:
             if length > len(self.token_ids):
                 yield length, self.compute(token_ids[len(self.token_ids) : length], check)
-
-
-class ModeDriver(Driver):
-    """A driver that makes its own cache of a given spec; `InputError` where the model cannot have it or the prompt does
-    not fit."""
-
-    def __init__(self, model: LoadedModel, spec: CacheSpec, num_prompt_tokens: int) -> None:
-        self._mode = CacheMode(model, spec)
-        super().__init__(model, self._mode.new_cache(0, num_prompt_tokens), num_prompt_tokens)
-        self._mode.check_fits(num_prompt_tokens, self.cache)
-
-    def compute(
-        self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
-    ) -> torch.Tensor:
-        """As `Driver.compute`; raises `InputError` where the cache has no room."""
-        count = len(self.token_ids)
-        if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
-            raise InputError(f"The cache is full after {counted(count, 'token')}: give it more room.")
-        try:
-            return super().compute(token_ids, check, probe)
-        except PoolExhausted:
-            raise InputError(f"The page pool is full after {counted(count, 'token')}: give it more pages.") from None
-
-    def bytes(self) -> CacheBytes:
-        """The bytes that the cache holds now."""
-        info = self.model.info
-        formula = CacheFormula(self.cache.spec, info.geometry, info.dtype)
-        return cache_bytes(info, formula, [self.cache], self._mode.store, 0, MemoryUse(0))
 
 
 def recompute(

@@ -474,7 +474,7 @@ class Queries:
     ) -> Iterator[tuple[int, dict[int, torch.Tensor]]]:
         """Weights of queries that were not recorded: a forward of their tokens, in tiles, on a scratch cache."""
         info = self._model.info
-        driver = Driver(self._model, CacheMode(self._model, CacheSpec()).new_cache(0, ENDLESS), ENDLESS)
+        driver = Driver.in_mode(self._model, CacheSpec(), ENDLESS)
         attending = [x for x in info.geometry.layers if self.num_heads(x.index)]  # those that share rows too
         wanted = [x for x in attending if layers is None or x.index in layers]
         numbers = queries.stop * sum(layer.num_heads for layer in wanted)

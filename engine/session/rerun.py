@@ -18,7 +18,6 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.history.state import num_common
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
-from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 
@@ -91,11 +90,11 @@ class Reruns:
 
     def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, RowsByLayer]:
         """Compute K and V of the tokens as a cache that keeps all rows exactly holds them: views, by layer."""
-        driver = self._exact or self._new_driver(CacheSpec(), ENDLESS)
+        driver = self._exact or Driver.in_mode(self._model, CacheSpec(), ENDLESS)
         shared = num_common(driver.token_ids, token_ids)
         if shared < min(len(driver.token_ids), len(token_ids)):  # a copy: views of the old rows may still be in use
             known = self._rows_of(driver)
-            driver = self._new_driver(CacheSpec(), ENDLESS, token_ids[:shared])
+            driver = Driver.in_mode(self._model, CacheSpec(), ENDLESS, token_ids[:shared])
             fill(driver.cache, known, 0, shared)
             driver.cache.commit(shared)
         self._exact = driver
@@ -140,7 +139,7 @@ class Reruns:
         trial = self._found(spec, token_ids, prompt_end)
         if trial is None:
             self._trial = None  # free the old one before the new one takes memory
-            driver = self._new_driver(spec, prompt_end, token_ids[:before])
+            driver = Driver.in_mode(self._model, spec, prompt_end, token_ids[:before])
             if copies_rows(spec) and rows is not None:
                 fill(driver.cache, rows, 0, before)
             else:
@@ -175,13 +174,10 @@ class Reruns:
         start = PromptKey.of(spec)
         driver = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
         if driver is None or num_common(driver.token_ids, token_ids) < len(driver.token_ids):
-            driver = self._new_driver(spec, ENDLESS)
+            driver = Driver.in_mode(self._model, spec, ENDLESS)
             self._prompt = start, driver
         yield from self._compute_chunks(driver, token_ids, total or len(token_ids))
         return driver
-
-    def _new_driver(self, spec: CacheSpec, prompt_end: int, token_ids: list[int] | None = None) -> Driver:
-        return Driver(self._model, CacheMode(self._model, spec).new_cache(0, prompt_end), prompt_end, token_ids or ())
 
     def _compute_chunks(self, driver: Driver, token_ids: list[int], total: int) -> Generator[Progress, None, None]:
         for done in range(len(driver.token_ids), len(token_ids), self._chunk):

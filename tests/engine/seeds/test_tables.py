@@ -20,7 +20,7 @@ from engine.seeds.hugging_face import TensorSheet, softmax_by_hand
 from engine.seeds.models import SeedModels, SeedSetting
 from engine.seeds.page import TABLES, page, shown
 from engine.seeds.published import SeedLine, TableKind, checked
-from engine.session.driver import ModeDriver
+from engine.session.driver import Driver
 from engine.spec.cache import PRESETS
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of
@@ -118,7 +118,7 @@ def test_gpt2_cache_is_reserved_and_never_written(table: Table) -> None:
 
 
 def test_a_row_that_were_written_would_be_counted(models: SeedModels) -> None:
-    driver = ModeDriver(models.tutorial.loaded, PRESETS["allocated"].spec, 4)
+    driver = Driver.in_mode(models.tutorial.loaded, PRESETS["allocated"].spec, 4)
     driver.compute([1, 2, 3, 4])
     assert driver.cache.num_idle_rows_written == 0
     with torch.inference_mode():

@@ -12,7 +12,7 @@ import torch
 from engine.analysis.parity import live_parity
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.driver import ModeDriver
+from engine.session.driver import Driver
 from engine.session.edits import make_edit
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
@@ -87,7 +87,7 @@ def test_every_mode_says_what_the_reference_says_and_holds_what_is_predicted(arc
         pytest.skip("copies to and from a CUDA GPU")
     session = Session(model, spec)
     session.submit(Prompt(token_ids=source, sampling=SamplingParams(max_new_tokens=17)))
-    driver, evicted = ModeDriver(model, spec, len(source) + 1), 0
+    driver, evicted = Driver.in_mode(model, spec, len(source) + 1), 0
     while session.has_work:
         record = session.step()
         computed = session.sequence(0).token_ids
