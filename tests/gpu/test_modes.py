@@ -9,12 +9,12 @@ from itertools import product
 import pytest
 import torch
 
-from engine.analysis.reference import Parity, Reference, largest, numbers_of, parity, reference, session_logits
+from engine.analysis.reference import Parity, Reference, largest, parity, reference, session_logits
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.layer import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.look.source import PARTS, gather_rows, slots_of
+from engine.look.source import PARTS, Rows, gather_rows, slots_of
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import ALL_PRESETS, CacheSpec, cache_named, fitted
@@ -139,10 +139,9 @@ class ModeComparison:
 
     def _kept(self, layer: int, cache: SequenceCache, part: Part = "keys") -> tuple[torch.Tensor, torch.Tensor]:
         """The kept rows of a layer, K or V `[H_kv, S, D]`, and their positions `[H_kv, S]`."""
-        rows = cache.rows(layer)
+        rows = Rows.of(cache.rows(layer), part)
         assert rows is not None, "a layer of attention holds rows"
-        numbers, positions = numbers_of(rows, part)
-        return numbers.cpu(), positions.cpu()
+        return rows.numbers.float().cpu(), rows.places.cpu()
 
     def _relative_error(self, layer: int, part: Part, one: SequenceCache, other: SequenceCache) -> float:
         """The norm of the difference between the rows that both hold, relative to the norm of the rows."""
