@@ -205,8 +205,10 @@ class Watcher:
         failed: list[WatchedPicture] = []
         shown: dict[int, VisibleSequence] = {}  # shared by several pictures, so that rows are dequantised once
         draw = partial(self._update_for, session, shown=shown, is_counted=is_counted)
-        free = 0 if self._finer is None else self._finer.most_bytes  # on the line, for those that are left
-        for number, picture in enumerate(sorted(pictures, key=lambda each: rank_of(each.watched.request))):
+        free = 0  # bytes on the line for those that are left
+        if self._finer is not None:
+            free, pictures = self._finer.most_bytes, sorted(pictures, key=lambda each: rank_of(each.watched.request))
+        for number, picture in enumerate(pictures):
             try:
                 if self._finer is None:
                     found += draw(picture)
