@@ -159,7 +159,7 @@ def test_what_arrives_in_a_run_is_told_as_approved(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With pieces of four tokens, so that a prompt is read in several."""
-    monkeypatch.setattr("engine.session.driver.LARGEST", 4)
+    monkeypatch.setattr("engine.session.chunks.LARGEST", 4)
     approve_story(
         Path(__file__).parent / "approved" / "running.txt", Story(monkeypatch).run(in_the_middle(folder, tmp_path))
     )
