@@ -38,7 +38,8 @@ Place = tuple[str, int]  # a lens and a layer
 QUANTILE = 0.995
 SHARES = np.array([[QUANTILE], [0.5]])
 # Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than
-# the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.)
+# the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.) Not
+# of lenses with one number a token: most attention weights are tiny, and those that are not are what one looks for.
 MEDIANS = 8.0
 
 
@@ -84,7 +85,8 @@ def _compute_ranges(todo: Sequence[Counts]) -> None:
     low = edges[bins]
     found = low + (below - (running[places] - before)) / np.maximum(inside, 1) * (edges[bins + 1] - low)
     most, median = np.minimum(found, largest)
-    limit = np.minimum(most, np.where(median > 0, MEDIANS * median, most))
+    channels = np.repeat([each.peak.shape[2] for each in todo], [len(each.counts) for each in todo])
+    limit = np.minimum(most, np.where((median > 0) & (channels > 1), MEDIANS * median, most))
 
     # the share of the numbers, and zeros, whose magnitude is larger than the limit
     bins = np.minimum(np.maximum(edges.searchsorted(limit, "right") - 1, 0), stop - start - 1)

@@ -77,6 +77,14 @@ def test_one_channel_apart_neither_pales_the_others_nor_hides(heads: int, dims: 
     assert abs(float(peak[0, 5])) == largest
 
 
+def test_tiny_weights_of_attention_do_not_flood_those_that_are_looked_for() -> None:
+    weights = torch.full((4, 400, 1), 1e-5)
+    weights[:, :20] = torch.linspace(0.02, 0.5, 20)[:, None]
+    limit, largest, _ = range_of(weights)
+    assert largest == 0.5
+    assert limit > 0.4, "one number a token: no channel is to be kept from paling the others"
+
+
 def test_what_is_no_number_is_not_counted() -> None:
     tensor = torch.ones(1, 10, 4)
     tensor[0, 3, 0], tensor[0, 4, 1], tensor[0, 5, 2] = torch.nan, torch.inf, -torch.inf
