@@ -193,10 +193,10 @@ class Status(QObject):
 def _only_counts_differ(old: EngineStatus, new: EngineStatus) -> bool:
     if old is NOT_YET or len(old.sequences) != len(new.sequences):
         return False
-    pairs = zip(old.sequences, new.sequences, strict=True)
     same = all(
-        (was.seq_id, was.stop, was.state, was.sampling) == (now.seq_id, now.stop, now.state, now.sampling)
-        for was, now in pairs
+        (was.seq_id, was.stop, was.state, was.sampling, was.why_not_reused)
+        == (now.seq_id, now.stop, now.state, now.sampling, now.why_not_reused)
+        for was, now in zip(old.sequences, new.sequences, strict=True)
     )
     capture = replace(new.capture, costs_ms=old.capture.costs_ms)
     return same and replace(new, sequences=old.sequences, step=old.step, capture=capture) == old

@@ -38,8 +38,8 @@ Place = tuple[str, int]  # a lens and a layer
 QUANTILE = 0.995
 SHARES = np.array([[QUANTILE], [0.5]])
 # Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than
-# the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.) Not
-# of lenses with one number a token: most attention weights are tiny, and those that are not are what one looks for.
+# the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.) A
+# lens with one number a token has none: most attention weights are tiny, and the others are what one looks for.
 MEDIANS = 8.0
 
 

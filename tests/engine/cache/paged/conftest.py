@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -20,8 +21,8 @@ def a_reader_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Session.step
     readers: WeakKeyDictionary[Session, PageMaps] = WeakKeyDictionary()
 
-    def step_and_read(session: Session) -> StepRecord:
-        record = step(session)
+    def step_and_read(session: Session, *watched: Any) -> StepRecord:
+        record = step(session, *watched)
         reader = readers.setdefault(session, PageMaps())
         MAPS[session] = reader.fold(record.step, record.page_events, record.pools)
         return record
