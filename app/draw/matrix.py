@@ -65,7 +65,7 @@ class MatrixCell(Struct, frozen=True):
         """Its positions: `5`, or `4…7`."""
         return str(self.first) if self.first == self.last else f"{self.first}…{self.last}"
 
-    def told(self, write: Callable[[float], str] = exact) -> str:
+    def text(self, write: Callable[[float], str] = exact) -> str:
         """Its values as text, formatted by `write`."""
         return "not held" if self.is_gone else extremes(self.low, self.high, write)
 

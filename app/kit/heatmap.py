@@ -83,7 +83,7 @@ class HeatMap(Themed, QWidget):
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self._name_position = name_position
-        self._told_size = QSizeF()
+        self._announced_size = QSizeF()
         self.marks = Marks()
         self._frame: PictureFrame | None = None
         self._haze: QImage | None = None
@@ -265,8 +265,8 @@ class HeatMap(Themed, QWidget):
         """Emit `resized` if the area has changed. (A panel's own resize event comes before its layout has placed the
         map.)"""
         size = self.plot_rect.size()
-        if size != self._told_size:
-            self._told_size = size
+        if size != self._announced_size:
+            self._announced_size = size
             self.resized.emit()
 
     # ---- what is visible -----------------------------------------------------------------------------------------

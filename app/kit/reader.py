@@ -100,7 +100,7 @@ class Reader(Generic[State], _Widget):
         self._kinds_at_rest = frozenset[str]().union(*(source.kinds for source in at_rest))
         self._kinds = frozenset[str]().union(*(s.kinds for s in self.follows if s not in at_rest))
         for model, signal, has_kind in {(s.model, name, bool(s.kinds)) for s in self.follows for name in s.signals}:
-            getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self._on_told)
+            getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self._ask_refresh)
         if type(self).describe is not Reader.describe:
             models.timeline.texts_due.connect(self._on_texts_due)  # connected last, so that the state is read before
         self.refresh()
@@ -130,7 +130,7 @@ class Reader(Generic[State], _Widget):
             if not self._models.status.is_running and (self.underMouse() or QAccessible.isActive()):
                 self.describe_now()
 
-    def _on_told(self) -> None:
+    def _ask_refresh(self) -> None:
         self._models.refreshes.ask(self.refresh)
 
     def _on_texts_due(self) -> None:
@@ -150,7 +150,7 @@ class Reader(Generic[State], _Widget):
 
     def _on_kind(self, kind: str) -> None:
         if kind in self._kinds or (kind in self._kinds_at_rest and not self._models.status.is_running):
-            self._on_told()
+            self._ask_refresh()
 
     def enterEvent(self, event: QEnterEvent) -> None:
         super().enterEvent(event)

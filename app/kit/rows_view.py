@@ -294,12 +294,12 @@ class RowsView(AskingView[ShownRows]):
         """The cells of a row, or why it was refused; the marked one is highlighted."""
         if is_refused(row):
             known = [each.cell(row, state.rows) for each in self.columns if each.of_all]
-            return self.told_instead(TableCell(name.label, "muted", name.tip), row.unavailable, row.unavailable, known)
+            return self.row_of_words(TableCell(name.label, "muted", name.tip), row.unavailable, row.unavailable, known)
         is_marked = self.key_of(row) == state.marked
         first = TableCell(name.label, "selected" if is_marked else "text", name.tip, is_marked)
         return [first, *(each.cell(row, state.rows) for each in self.shown_columns())]
 
-    def told_instead(self, first: TableCell, words: str, tip: str, known: Sequence[TableCell] = ()) -> list[TableCell]:
+    def row_of_words(self, first: TableCell, words: str, tip: str, known: Sequence[TableCell] = ()) -> list[TableCell]:
         """The cells of a row without numbers: `words` behind the columns that are `known`."""
         rest = len(self.shown_columns()) - len(known) - 1
         return [first, *known, TableCell(words, "muted", tip, is_wide=True), *[TableCell("")] * rest]

@@ -202,8 +202,8 @@ class ElidedLabel(Opaque, QLabel):
 
     def enterEvent(self, event: QEnterEvent) -> None:
         if self.brief or self._more:
-            told = "\n".join(filter(None, (self._text, self._more)))
-            self.setToolTip(plain_tip(told))  # the whole text, as the painted one may be the brief one
+            whole = "\n".join(filter(None, (self._text, self._more)))
+            self.setToolTip(plain_tip(whole))  # the whole text, as the painted one may be the brief one
         super().enterEvent(event)
 
     def text(self) -> str:

@@ -231,10 +231,10 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *,
         case None:
             return "Not admitted yet: it waits for room in the pool." if info.state == "waiting" else ""
         case Forked(parent):
-            told = _pages_shared(info.num_shared_pages, info.num_pages)
+            pages = _pages_shared(info.num_shared_pages, info.num_pages)
             if parent < 0:  # a kept step, whose sequences have no numbers of their own
-                return f"{told[:1].upper()}{told[1:]}."
-            return f"Forked from seq {parent}: {told}."
+                return f"{pages[:1].upper()}{pages[1:]}."
+            return f"Forked from seq {parent}: {pages}."
         case Converted():
             return "Its rows are older than this pool: they came with the change of the cache mode."
         case str():

@@ -352,7 +352,7 @@ class SweepView(RowsView):
         done = {key_of(row) for row in state.rows}
         missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in done]
         return [
-            self.told_instead(TableCell(mode.label, "muted", waits), f"{text}: {waits}" if has_texts else waits, waits)
+            self.row_of_words(TableCell(mode.label, "muted", waits), f"{text}: {waits}" if has_texts else waits, waits)
             for mode, text in missing
             for waits in (cache_summary(mode.cache),)
         ]

@@ -128,7 +128,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
         self._return.setObjectName("return")
         self._return.hide()
         self._offered_at = 0.0
-        self._told_at: int | None = None  # the newest step when the message came
+        self._shown_at: int | None = None  # the newest step when the message came
         # of how many other texts the message has the room: 1, time to first token and overhead; 2, bytes too
         self._crowding = 0
         self._is_fitting = False
@@ -151,7 +151,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
 
     def notify(self, text: str) -> None:
         """Show a message for a while. What has just replaced the session may have one too: it follows the offer."""
-        self._told_at = self._models.timeline.tip
+        self._shown_at = self._models.timeline.tip
         if time.monotonic() - self._offered_at < ONE_EVENT_S and text != KEPT:
             text = f"{KEPT} · {text}"
         self.note.setText(prose(text[:400]))
@@ -176,7 +176,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
 
     def _on_steps(self) -> None:
         """Remove where a run halted once there is a step after it."""
-        if self.note.text().startswith(HALTED) and self._models.timeline.tip != self._told_at:
+        if self.note.text().startswith(HALTED) and self._models.timeline.tip != self._shown_at:
             self._clear_news()
 
     def _on_selected(self) -> None:

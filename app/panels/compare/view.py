@@ -261,7 +261,7 @@ class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
         cells = [matrix.at(point.x(), point.y()) for matrix in (self.a, self.b, self.difference)]
         if (cell := cells[0]) is None:
             return ""
-        numbers = ["–" if one is None else one.told(write) for one in cells]
+        numbers = ["–" if one is None else one.text(write) for one in cells]
         if all(one is None or one.span == cell.span for one in cells):
             is_pooled = cell.last > cell.first
             tokens = f"tokens {cell.span}, extremes" if is_pooled else f"token {cell.span} {name(cell.first)}"

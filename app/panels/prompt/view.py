@@ -530,7 +530,7 @@ class PromptPanel(View[PromptState]):
     def _on_texts(self) -> None:
         """A prompt is being read, or an answer written: other steps change nothing here."""
         if self._models.status.is_running or self._mode == CHAT:
-            self._on_told()
+            self._ask_refresh()
 
     def refresh(self) -> None:
         if self._mode == CHAT:

@@ -92,7 +92,7 @@ def a_head(values: np.ndarray, start: int = 0, absent: np.ndarray | None = None)
 
 def told(matrix: Matrix, position: float, row: float) -> str:
     cell = matrix.at(position, row)
-    return "" if cell is None else cell.told()
+    return "" if cell is None else cell.text()
 
 
 def test_sides_that_hold_other_positions_are_drawn_over_the_same_ones() -> None:
