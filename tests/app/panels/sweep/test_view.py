@@ -91,8 +91,8 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     view = desk.sweep
     view.steps.setValue(10)
     view.ask()
-    desk.until(lambda: len(desk.models.measurements.sweep.answers) >= 1)
-    view.button.click()
+    desk.until(lambda: any(each.request.num_steps == 10 for each in desk.models.measurements.sweep.answers))
+    view.button.click()  # what an earlier sweep has measured stands until this one answers
     desk.until(lambda: not view.measurement.is_waiting)
     assert 1 <= len(desk.models.measurements.sweep.answers) < len(PRESETS)
     known = desk.models.measurements.sweep.answers
