@@ -8,6 +8,8 @@ ran out.
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
 import os
 import sys
 import time
@@ -26,6 +28,8 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.bytes import Fill, predict
 from engine.predict.capacity import context_length, reserved_length
 from engine.spec.cache import CacheSpec
+
+OWN_PAGES = 1 << 20  # bytes: from here on a buffer has memory pages of its own
 
 # ---- time ------------------------------------------------------------------------------------------------------------
 
@@ -187,6 +191,16 @@ def trim_heap() -> None:
     """Return the unused memory of the C heap to the system (Linux with glibc; elsewhere nothing happens)."""
     if sys.platform == "linux" and (libc := _libc()) is not None:
         libc.malloc_trim(0)
+
+
+def new_buffer(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """An uninitialised tensor of the dtype and device of `like`. A large one on a CPU has memory pages of its own: rows
+    that are never written take no memory, and a buffer that is replaced by a larger one leaves no hole in the heap."""
+    num_bytes = math.prod(shape) * like.element_size()
+    if like.device.type != "cpu" or num_bytes < OWN_PAGES:
+        return like.new_empty(shape)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    return torch.frombuffer(mmap.mmap(-1, num_bytes, **private), dtype=like.dtype).view(*shape)
 
 
 @cache

@@ -72,7 +72,7 @@ class BoundedLog(Generic[Logged]):
 
 # limits of the logs of the latest steps: all observation together takes less than 250 MB at 8,192 tokens of
 # SmolLM2-135M
-ATTENTION_LOG_BYTES = 96 << 20  # shared with prompt chunks that wait for their surprisal
+ATTENTION_LOG_BYTES = 80 << 20  # shared with prompt chunks that wait for their surprisal
 LOGITS_LOG_BYTES = 64 << 20
 ROWS_LOG_BYTES = 16 << 20
 NORMS_LOG_BYTES = 64 << 20

@@ -17,8 +17,10 @@ import numpy.typing as npt
 import torch
 from msgspec import Struct
 
+from engine.device import new_buffer
+
 Arrays = dict[str, npt.NDArray[Any]]
-SMALLEST_BYTES = 1 << 16  # least size of a slot on a GPU
+SMALLEST_BYTES = 1 << 16  # of a slot: less is never allocated on a GPU, nor given back on a CPU
 LATE_STEPS = 2  # on a GPU, by how many steps reading may lag behind
 TIMEOUT_S = 2.0  # after which a copy is no longer waited for, but repeated on the stream of the forward
 SPIN_S = 2e-3  # for which a copy is polled without a pause
@@ -116,8 +118,8 @@ class PlainSlot:
         self._arrived = self._buffer
 
     def buffer(self, num_bytes: int) -> torch.Tensor:
-        if len(self._buffer) < num_bytes:
-            self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        if not num_bytes <= len(self._buffer) <= max(SMALLEST_BYTES, 4 * num_bytes):  # nor that of a prompt's chunk
+            self._buffer = self._arrived = new_buffer(self._buffer, (num_bytes,))
         return self._buffer
 
     def send(self, num_bytes: int) -> None:

@@ -21,6 +21,7 @@ from engine.cache.by_hand import write_slots
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import RowCodec, row_codec
 from engine.cache.contract import NO_ROWS, StoredPart, hull
+from engine.device import new_buffer
 from engine.predict.capacity import grown_capacity, tight_capacity
 from engine.spec.codec import CodedBytes, Coding, Part
 
@@ -64,7 +65,7 @@ class RowBuffer:
             self.view[:] = old
 
     def _make(self, like: torch.Tensor, capacity: int) -> None:
-        self._data = like.new_empty(*like.shape[:2], capacity, *like.shape[3:])
+        self._data = new_buffer(like, (*like.shape[:2], capacity, *like.shape[3:]))
 
     def append(self, rows: torch.Tensor) -> None:
         self.reserve(rows, rows.shape[2])

@@ -15,6 +15,7 @@ from transformers.cache_utils import CacheLayerMixin
 from engine.cache.by_hand import write_slots
 from engine.cache.contract import HeldBytes, HeldRows, Pair, RowDelta, StateMatrix, StoredLayer, rows_from, stored_rows
 from engine.cache.stacking import evenly_spaced
+from engine.device import new_buffer
 from engine.predict.capacity import grown_capacity
 from engine.spec.codec import Part
 
@@ -316,15 +317,15 @@ class LayerBuffers:
         shape = (*like.shape[:2], capacity, like.shape[3])
         if capacity > SHARED_CAPACITY:
             self._blocks.pop(name, None)
-            return like.new_empty(shape)
+            return new_buffer(like, shape)
         block = self._blocks.get(name)
         is_alike = block is not None and (*block.shape[1:3], block.shape[4], block.dtype, block.device) == (
             *like.shape[:2], like.shape[3], like.dtype, like.device,
         )  # fmt: skip
         if block is not None and not is_alike:
-            return like.new_empty(shape)
+            return new_buffer(like, shape)
         if block is None or block.shape[3] != capacity:
-            block = self._blocks[name] = like.new_empty((self._num_layers, *shape))
+            block = self._blocks[name] = new_buffer(like, (self._num_layers, *shape))
         return block[layer]
 
 

@@ -19,7 +19,7 @@ from engine.cache.by_hand import write_slots
 from engine.cache.compressed.codecs import row_codec
 from engine.cache.contract import Scattered, StoredPart
 from engine.cache.paged.table import PageTable
-from engine.device import to_device
+from engine.device import new_buffer, to_device
 from engine.spec.codec import Coding
 from engine.wire.pages import NULL_PAGE_ID
 
@@ -97,7 +97,7 @@ class PageRows:
         self.coding, self.dtype, self._is_exact = coding, dtype, coding.is_exact
         self._codec = row_codec(coding)
         one_row = self._codec.encode(torch.zeros(1, heads, 1, dim, dtype=dtype, device=device))
-        self._buffers = [part.new_empty(heads, num_slots, *part.shape[3:]) for part in one_row]
+        self._buffers = [new_buffer(part, (heads, num_slots, *part.shape[3:])) for part in one_row]
         self.row_bytes = sum(int(part.nbytes) for part in one_row)
         self.scale_bytes = self.row_bytes - int(one_row[0].nbytes)
         self.num_heads, self.width = heads, dim
@@ -196,7 +196,7 @@ class GatherBuffer:
         """The buffer as a tensor of that shape, with the dtype and device of `like`."""
         count = math.prod(shape)
         if (self._rows.dtype, self._rows.device) != (like.dtype, like.device) or len(self._rows) < count:
-            self._rows = like.new_empty(count)
+            self._rows = new_buffer(like, (count,))
         return self._rows[:count].view(shape)
 
 
