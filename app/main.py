@@ -177,13 +177,13 @@ class Program(QObject):
             if self._engine.is_as_chosen and not self.shell.models.status.loss:
                 self._show_choice()
                 return
-        self._engine.restart(self.shell.models.status.cache)
+        self._engine.restart(self.shell.models.status.now.cache)
         self._begin_again()
 
     def _leave_gpu(self) -> None:
         """Start another engine with the model on the CPU, in the same dtype, and replay the steps in it."""
-        model = self.shell.models.status.model
-        self._engine.restart_on_cpu(self.shell.models.status.cache, "auto" if model is None else model.dtype)
+        model = self.shell.models.status.now.model
+        self._engine.restart_on_cpu(self.shell.models.status.now.cache, "auto" if model is None else model.dtype)
         self._begin_again()
 
     def _begin_again(self) -> None:
@@ -193,7 +193,7 @@ class Program(QObject):
 
     def _reload_model(self) -> None:
         """Load the unloaded model again in the present engine, and replay the steps."""
-        self._engine.reload(self.shell.models.status.cache)
+        self._engine.reload(self.shell.models.status.now.cache)
         self.shell.controller.replay(after_load=True)
 
     def _show_engine(self) -> None:

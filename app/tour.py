@@ -142,7 +142,7 @@ class Tour(QObject):
         if smaller == mode:
             return
         shell.window.top.cache.choose(smaller)
-        yield Until(lambda: shell.models.status.cache == smaller and self._is_idle(), "the smaller cache")
+        yield Until(lambda: shell.models.status.now.cache == smaller and self._is_idle(), "the smaller cache")
         yield from self._picture("smaller")
         for _ in range(SINGLE_STEPS):
             yield from self._step()

@@ -135,7 +135,7 @@ def ask_loading(shell: Shell) -> None:
 
     status = shell.models.status
     present = ModelSpec(status.last_source or BUNDLED).loaded_as(shell.intents.loading)
-    dialog = LoadingDialog(present, status.cache, shell.window, shell.models.status.engine)
+    dialog = LoadingDialog(present, status.now.cache, shell.window, shell.models.status.engine)
     dialog.wants.connect(shell.intents.take)
     dialog.ask(shell.intents.on_loading_chosen)
 
@@ -168,7 +168,7 @@ def ask_parameters(shell: Shell, label: str = "") -> None:
     """Ask for the parameters of the cache in use; the cursor is in the field of that label."""
     from app.dialogs.cache import CacheDialog
 
-    dialog = CacheDialog(shell.models.status.cache, shell.models.status.model, shell.window)
+    dialog = CacheDialog(shell.models.status.now.cache, shell.models.status.now.model, shell.window)
     dialog.begin_at(label)
     dialog.ask(shell.window.top.cache.choose)
 
@@ -176,13 +176,13 @@ def ask_parameters(shell: Shell, label: str = "") -> None:
 def open_calculator(shell: Shell) -> None:
     from app.dialogs.calculator import Calculator
 
-    _show(Calculator(shell.models.status.model, shell.models.status.cache, shell.window), shell)
+    _show(Calculator(shell.models.status.now.model, shell.models.status.now.cache, shell.window), shell)
 
 
 def open_max_parameters(shell: Shell) -> None:
     from app.dialogs.max_params import MaxParams
 
-    if (model := shell.models.status.model) is not None:
+    if (model := shell.models.status.now.model) is not None:
         _show(MaxParams(model, shell.window), shell)
 
 

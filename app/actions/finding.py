@@ -163,7 +163,7 @@ def parameter_entries(shell: Shell) -> Iterator[Entry]:
         yield Entry(
             f"sampling.{name}", f"Sampling: {row.label}", partial(shell.window.ask_sampling, name), row.also, row.tip
         )
-    cache = shell.models.status.cache
+    cache = shell.models.status.now.cache
     for name, modes in _modes_with().items():
         parameter = _parameter(cache, name) or modes[0][1]
         also = ", ".join(word for word in (name.replace("_", " "), parameter.also) if word)
@@ -189,7 +189,7 @@ def _why_not(shell: Shell, name: str) -> str:
     """Why a parameter cannot be set now: the cache in use does not have it."""
     if why_not := needs_no_file(shell.models):
         return why_not
-    if _parameter(shell.models.status.cache, name) is not None:
+    if _parameter(shell.models.status.now.cache, name) is not None:
         return ""
     modes = [label for label, _ in _modes_with()[name]]
     return f"choose {', '.join(modes[:3])}{' or another with it' if len(modes) > 3 else ''} first"
@@ -215,7 +215,7 @@ class TypedValue:
                 return f"Set {FIELDS[name].label.lower()} to {value:g}", ""
             if why_not := _why_not(self._shell, name):
                 raise InputError(
-                    f"The {cache_label(models.status.cache)} cache has no {name.replace('_', ' ')}: {why_not}."
+                    f"The {cache_label(models.status.now.cache)} cache has no {name.replace('_', ' ')}: {why_not}."
                 )
             self._tuned(name, value)
         except InputError as error:
@@ -234,7 +234,7 @@ class TypedValue:
 
     def _tuned(self, name: str, value: float) -> CacheSpec:
         """The cache in use with another value. Raises `InputError` if that is impossible."""
-        cache = self._shell.models.status.cache
+        cache = self._shell.models.status.now.cache
         parameter = _parameter(cache, name)
         assert parameter is not None
         number: ParameterValue = value
@@ -343,7 +343,7 @@ def checked(place: dict[str, Any], models: Models) -> dict[str, Any]:
     """The place as changes of the selection. Raises `InputError`, which says what there is, if there is none such."""
     if why_not := needs_model(models):
         raise InputError(f"{why_not[:1].upper()}{why_not[1:]}.")
-    model, now, history = models.status.model, models.selection.now, models.history
+    model, now, history = models.status.now.model, models.selection.now, models.history
     assert model is not None
     if (step := place.get("step")) is not None and step not in history:
         raise InputError(f"There is no step {thousands(step)}{_until(max(history.steps, default=None))}")
@@ -399,6 +399,6 @@ class TypedEdit:
         seq_id = models.selection.now.seq_id
         num_tokens = models.timeline.num_tokens(seq_id)
         edit = parse_edit(text, seq_id, num_tokens)
-        if models.status.model is not None:
-            edit.check(models.status.model.geometry, num_tokens)
+        if models.status.now.model is not None:
+            edit.check(models.status.now.model.geometry, num_tokens)
         return edit

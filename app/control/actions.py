@@ -182,7 +182,7 @@ class Actions(QObject):
         # Beyond the beginning of the history, a record makes an action possible only where something is selected.
         now = self._models.selection.now
         has_selection = now.position is not None or now.step is not None
-        if self._num_records < 4 or (has_selection and not self._models.status.is_running):
+        if self._num_records < 4 or (has_selection and not self._models.status.now.running):
             self._on_moved()
 
     def _on_moved(self) -> None:

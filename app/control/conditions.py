@@ -19,7 +19,7 @@ def while_loading(models: Models) -> str:
 def needs_model(models: Models) -> str:
     status = models.status
     why_none = "the model is unloaded: load it again" if status.is_unloaded else "no model is loaded yet"
-    return models.status.why_no_engine or while_loading(models) or ("" if status.model is not None else why_none)
+    return models.status.why_no_engine or while_loading(models) or ("" if status.now.model is not None else why_none)
 
 
 def needs_former(models: Models) -> str:
@@ -31,8 +31,8 @@ def needs_former(models: Models) -> str:
 def needs_unloaded(models: Models) -> str:
     """A model that was loaded here and then unloaded."""
     status = models.status
-    if not status.is_known or status.model is not None:
-        return "the model is loaded" if status.model is not None else "no model was loaded yet"
+    if not status.is_known or status.now.model is not None:
+        return "the model is loaded" if status.now.model is not None else "no model was loaded yet"
     return (
         models.status.why_no_engine
         or while_loading(models)
@@ -79,7 +79,7 @@ def needs_rows(models: Models) -> str:
 
 def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
     """Selected rows on which `edit` is possible, as whole rows (of K and V together)."""
-    model = models.status.model
+    model = models.status.now.model
     if (why_not := needs_rows(models)) or model is None:
         return why_not
     now = models.selection.now
@@ -94,7 +94,7 @@ def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
 
 def needs_eviction_rule(models: Models) -> str:
     """Selected rows of a cache with an eviction rule: a pin has an effect only there."""
-    keeps_all = models.status.cache.retention.keeps_all
+    keeps_all = models.status.now.cache.retention.keeps_all
     return needs_rows(models) or ("this cache keeps every row: take one with an eviction rule" if keeps_all else "")
 
 
@@ -115,7 +115,7 @@ def needs_file(models: Models) -> str:
 
 def needs_resumable(models: Models) -> str:
     """An opened file that decoding can continue from with its model."""
-    opened = models.status.opened
+    opened = models.status.now.opened
     return "no file is open" if opened is None else opened.why_not or models.status.why_no_engine
 
 
@@ -158,7 +158,7 @@ def needs_step(models: Models) -> str:
 
 
 def needs_run(models: Models) -> str:
-    return "" if models.status.is_running else needs_unfinished(models)
+    return "" if models.status.now.running else needs_unfinished(models)
 
 
 def needs_history(models: Models) -> str:
@@ -210,7 +210,7 @@ def needs_steps(models: Models) -> str:
 
 def needs_kept_rows(models: Models) -> str:
     """Recorded steps with their K and V, of a live model or in an opened file."""
-    opened = models.status.opened
+    opened = models.status.now.opened
     if opened is not None and not opened.has_rows:
         return "a session file has no K and V: go on with its model first"
     return needs_steps(models)
@@ -232,7 +232,7 @@ def needs_live_steps(models: Models) -> str:
 
 
 def needs_parameters(models: Models) -> str:
-    cache = models.status.cache
+    cache = models.status.now.cache
     tunable = models.status.is_known and (parameters_of(cache) or not cache.row.takes_no)
     return needs_no_file(models) or ("" if tunable else "this cache has no parameters")
 

@@ -57,7 +57,7 @@ class Controller(QObject):
         """
         events = self._drain()
         self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
-        is_run = self._models.status.is_running and all(isinstance(event, OF_STEPS) for event in events)
+        is_run = self._models.status.now.running and all(isinstance(event, OF_STEPS) for event in events)
         with self._models.refreshes.frame(is_spread=pictures_first and is_run):
             may_wait = pictures_first and self.waiting.is_for_pictures
             if self.events.take(events, may_wait=may_wait):
@@ -67,7 +67,7 @@ class Controller(QObject):
 
     def _announce_texts(self, *, are_due: bool) -> None:
         """Let texts and numbers be read again: at rest also where nothing but counts of the status is new."""
-        is_running, status = self._models.status.is_running, self.events.status
+        is_running, status = self._models.status.now.running, self.events.status
         if are_due or self._has_changed or not is_running:
             self._models.timeline.announce(again=self._has_changed or (status.has_news and not is_running))
             self._has_changed = status.has_news = False
@@ -96,7 +96,7 @@ class Controller(QObject):
     def _ask_for_pictures(self) -> None:
         """Request the pictures needed, unless a new prompt is about to replace all sequences."""
         status = self._models.status
-        if not (status.model is None or status.loss or self.requests.sequences.replace_all):
+        if not (status.now.model is None or status.loss or self.requests.sequences.replace_all):
             self.requests.pictures.ask()
             self.requests.comparing.ask()
 

@@ -364,7 +364,7 @@ class EventHandlers(QObject):
     def _on_engine_lost(self, event: events.EngineLost) -> None:
         """Say that the engine is gone or silent. Panels keep what they show; a dead engine's answers are dropped."""
         self._models.status.lose_engine("gone" if event.has_ended else "silent")
-        model = self._models.status.model
+        model = self._models.status.now.model
         elsewhere = ", or go on on the CPU" if model is not None and model.device not in ("cpu", "file") else ""
         remedy = f"wait, or restart it{elsewhere}"
         if event.has_ended:

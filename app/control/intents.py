@@ -136,7 +136,7 @@ class Intents(QObject):
         self._look_from_here(-1)
 
     def on_run_or_pause(self) -> None:
-        if self._models.status.is_running:
+        if self._models.status.now.running:
             self.send(commands.Pause())
         else:
             self.on_run_to(None)
@@ -289,7 +289,7 @@ class Intents(QObject):
         if self._models.selection.now.step is not None:
             self._models.status.notify("Edits are made on the live step: go to this one first, then edit")
             return
-        model = self._models.status.model
+        model = self._models.status.now.model
         try:
             for edit in edits:
                 if model is not None:
@@ -308,7 +308,7 @@ class Intents(QObject):
 
     def on_model_chosen(self, model: ModelSpec) -> None:
         """Load a model with the chosen device, dtype, threads and weights."""
-        self.send(commands.LoadModel(model.loaded_as(self.loading), self._models.status.cache))
+        self.send(commands.LoadModel(model.loaded_as(self.loading), self._models.status.now.cache))
 
     def on_loading_chosen(self, model: ModelSpec) -> None:
         """Load this model with this device, dtype, threads and weights, and later models with the same."""
@@ -341,7 +341,7 @@ class Intents(QObject):
         if source := self._models.status.source_of_file:
             self.send(commands.Continue(self._as_in_file(source), may_open_files=self.is_own_file))
         else:
-            model = self._models.status.model
+            model = self._models.status.now.model
             where = f" It was at {prose(model.source)}." if model is not None and model.source else ""
             self._models.status.notify(f"Choose the model of this file: decoding goes on where it fits.{where}")
             self.model_wanted.emit()
@@ -349,13 +349,13 @@ class Intents(QObject):
     @property
     def is_own_file(self) -> bool:
         """Whether the opened file is a session journal written by a window of this program."""
-        opened, folder = self._models.status.opened, self.sessions_folder
+        opened, folder = self._models.status.now.opened, self.sessions_folder
         return opened is not None and folder is not None and opened.path.resolve().parent == folder.resolve()
 
     def _as_in_file(self, source: str) -> ModelSpec:
         """How to load the file's model from `source`. A session is replayed with the file's dtype and threads; rows of
         a snapshot continue on the device that models are loaded to, in the dtype that suits it."""
-        opened, model = self._models.status.opened, self._models.status.model
+        opened, model = self._models.status.now.opened, self._models.status.now.model
         if opened is None or model is None or opened.has_rows:
             return ModelSpec(source).loaded_as(replace(self.loading, dtype="auto"))
         return replace(spec_of(model), source=source)

@@ -130,9 +130,9 @@ class DeferredSend(QObject):
             return
         self._is_wanted = False
         if self._is_of_file:
-            if not status.has_file and status.model is not None:
+            if not status.has_file and status.now.model is not None:
                 self._step(self._num_steps)
-        elif status.model is not None and self._has_begun:
+        elif status.now.model is not None and self._has_begun:
             self._send(self._num_steps)
         else:
             self._models.status.notify("The prompt was not sent: no new model came of it. Send it again")

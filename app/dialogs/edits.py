@@ -73,7 +73,7 @@ class EditForm(QuestionDialog):
         return edit.describe()
 
     def answer(self) -> Edit:
-        edit, model = self.edit(), self.models.status.model
+        edit, model = self.edit(), self.models.status.now.model
         if model is None:
             raise InputError("There is no model any more: load one.")
         edit.check(model.geometry, self.models.timeline.num_tokens(edit.seq_id))
@@ -103,7 +103,7 @@ class EditForm(QuestionDialog):
 
     def size_of(self, rows: Rows) -> str:
         """Return `positions 4 … 7 · layer 3 · K and V`, followed by a line such as `1,024 numbers, 4.0 KiB`."""
-        model = self.models.status.model
+        model = self.models.status.now.model
         assert model is not None
         return f"{rows_words(rows)}\n{size_words(rows, model.geometry, model.dtype)}"
 
@@ -318,7 +318,7 @@ class ReplaceForm(EditForm):
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Replace tokens", models, parent)
-        model = models.status.model
+        model = models.status.now.model
         self.add(plain_label(_replaced_words(models)), "In place of")
         self.tokens = self.add(TokensField(model is not None and model.has_tokenizer), "New tokens")
         self.how = self.add(Segments(WAYS, "overwrite"), "What follows")
@@ -333,7 +333,7 @@ class ReplaceForm(EditForm):
 
     def touched_words(self, edit: Edit) -> str:
         assert isinstance(edit, ReplaceTokens)
-        model, stop = self.models.status.model, edit.stop
+        model, stop = self.models.status.now.model, edit.stop
         assert model is not None
         if edit.how == "re-prefill":
             stop = self.models.timeline.num_tokens(edit.seq_id) - edit.stop + edit.position + len(edit.token_ids)
@@ -357,7 +357,7 @@ class BiasForm(EditForm):
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Bias logits", models, parent)
-        model = models.status.model
+        model = models.status.now.model
         self.tokens = self.add(TokensField(model is not None and model.has_tokenizer), "Tokens")
         self.what = self.add(Segments(BIASES, "bias"), "From now on")
         self.amount = self.add(decimal_field("Added to the logits", 2.0, -MAX_BIAS, MAX_BIAS), "Add")

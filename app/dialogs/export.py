@@ -224,7 +224,7 @@ class ExportDialog(QuestionDialog):
         self.set_kind(KINDS[0].name)
 
     def _build(self) -> None:
-        is_exact = self._models.status.cache.codec.is_exact
+        is_exact = self._models.status.now.cache.codec.is_exact
         self.form_box.setEnabled(not is_exact)
         self.form_box.setToolTip("This cache stores numbers as they are" if is_exact else "")
         for field, name, hint in (

@@ -174,10 +174,10 @@ class RunToDialog(QuestionDialog):
         if self.ways[1].isChecked():
             return self._until_tokens()
         text = self.condition.text().strip()
-        condition, model = parsed(text), self._models.status.model
+        condition, model = parsed(text), self._models.status.now.model
         is_compared = self._models.comparison.now is not None
         if model is not None and (
-            problem := why_never(condition, setting_of(model, self._models.status.cache, is_compared=is_compared))
+            problem := why_never(condition, setting_of(model, self._models.status.now.cache, is_compared=is_compared))
         ):
             raise InputError(problem)
         return text

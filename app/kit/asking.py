@@ -79,7 +79,7 @@ class AnswerView(View[State]):
         if command.server:
             return server and (server.counts.batches or server.words)
         status = self._models.status.now
-        if self._models.status.is_running:
+        if self._models.status.now.running:
             return self._asked[1]  # reading a large pool costs a run more than it is worth
         return status.step, status.cache, status.model is None
 

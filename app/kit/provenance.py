@@ -102,7 +102,7 @@ def lateness(
     """
     now = models.selection.now
     is_other_step = num_tokens != models.timeline.num_tokens(now.seq_id, now.step)
-    is_other_step |= now.step is None and models.status.is_running
+    is_other_step |= now.step is None and models.status.now.running
     if not (is_other_step or seq_id != now.seq_id or shown != wanted):
         return ""
     if (suspended := suspended_step(models, seq_id, num_tokens)) is not None:

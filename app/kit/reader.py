@@ -127,7 +127,7 @@ class Reader(Generic[State], _Widget):
             if newest is not None and newest is not state:  # showing it resized the widget, which read another state
                 self.show_state(newest)
             self._is_undescribed = True
-            if not self._models.status.is_running and (self.underMouse() or QAccessible.isActive()):
+            if not self._models.status.now.running and (self.underMouse() or QAccessible.isActive()):
                 self.describe_now()
 
     def _ask_refresh(self) -> None:
@@ -149,7 +149,7 @@ class Reader(Generic[State], _Widget):
         self.refresh()
 
     def _on_kind(self, kind: str) -> None:
-        if kind in self._kinds or (kind in self._kinds_at_rest and not self._models.status.is_running):
+        if kind in self._kinds or (kind in self._kinds_at_rest and not self._models.status.now.running):
             self._ask_refresh()
 
     def enterEvent(self, event: QEnterEvent) -> None:

@@ -238,7 +238,7 @@ class RowsView(AskingView[ShownRows]):
 
     def with_mode_in_use(self, modes: dict[str, CacheSpec]) -> dict[str, CacheSpec]:
         """These modes, and the one in use under its own name if it is none of them."""
-        cache = self._models.status.cache
+        cache = self._models.status.now.cache
         modes.setdefault(cache_name(cache), cache)
         return modes
 

@@ -16,7 +16,7 @@ from engine.wire.records import StepRecord
 
 def geometry_of(models: Models) -> CacheGeometry | None:
     """The cache geometry of the loaded model; None without a model."""
-    model = models.status.model
+    model = models.status.now.model
     return model.geometry if model is not None else None
 
 
@@ -35,7 +35,7 @@ def layer_label(models: Models, index: int) -> str:
 
 def layer_words(models: Models, index: int) -> str:
     """`layer 3`, or `cross layer 1`; `layer 3 on cuda:1` where layers stand on several devices."""
-    model = models.status.model
+    model = models.status.now.model
     block = None if model is None else model.geometry.cross_block(index)
     words = f"layer {index}" if block is None else f"cross layer {block}"
     devices = model.layer_devices if model is not None else ()

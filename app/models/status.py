@@ -16,8 +16,6 @@ from engine.wire.status import (
     Chosen,
     EngineStatus,
     LayerDone,
-    ModelInfo,
-    OpenedFile,
     PhaseReached,
     Scheduled,
     SuspendedStep,
@@ -62,11 +60,6 @@ class Status(QObject):
         """Whether the engine has reported its status."""
         return self.now is not NOT_YET
 
-    @property
-    def model(self) -> ModelInfo | None:
-        """The loaded model; None if there is none."""
-        return self.now.model
-
     def source_of(self, fingerprint: str) -> str:
         """The source of a model loaded in this window with that fingerprint; empty if there is none."""
         return self._sources.get(fingerprint, "")
@@ -75,10 +68,10 @@ class Status(QObject):
     def source_of_file(self) -> str:
         """The source of the opened file's model, if it is known: it was loaded here before with the same fingerprint,
         or is the bundled one. Empty if the user has to choose."""
-        if self.opened is None or self.model is None:
+        if self.now.opened is None or self.now.model is None:
             return ""
-        by_name = BUNDLED if self.opened.model == BUNDLED_NAME else ""
-        return self.source_of(self.model.fingerprint) or by_name
+        by_name = BUNDLED if self.now.opened.model == BUNDLED_NAME else ""
+        return self.source_of(self.now.model.fingerprint) or by_name
 
     @property
     def last_source(self) -> str:
@@ -86,18 +79,8 @@ class Status(QObject):
         return next(reversed(self._sources.values()), "")
 
     @property
-    def cache(self) -> CacheSpec:
-        """The cache mode in use."""
-        return self.now.cache
-
-    @property
-    def opened(self) -> OpenedFile | None:
-        """The file that is open in place of a live session."""
-        return self.now.opened
-
-    @property
     def has_file(self) -> bool:
-        return self.opened is not None
+        return self.now.opened is not None
 
     @property
     def why_no_engine(self) -> str:
@@ -125,7 +108,7 @@ class Status(QObject):
 
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what steps measure: the opened session file does not contain it. Empty otherwise."""
-        if self.opened is None or self.opened.has_rows:
+        if self.now.opened is None or self.now.opened.has_rows:
             return ""
         return f"A session file has no {what}: go on with its model to compute them."
 
@@ -166,10 +149,6 @@ class Status(QObject):
     def _emit_changed(self) -> None:
         if self.is_known:
             self.changed.emit(self.now, self.now)
-
-    @property
-    def is_running(self) -> bool:
-        return self.now.running
 
     def set(self, status: EngineStatus) -> None:
         old, self.now = self.now, status

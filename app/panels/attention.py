@@ -376,7 +376,7 @@ class AttentionView(MapView[AttentionState]):
         self._lenses.show_lens(*shown, has_room=self.width() >= _ROOM_FOR_LENS)
 
     def read(self) -> AttentionState | str:
-        picture, model = self._models.pictures.attention, self._models.status.model
+        picture, model = self._models.pictures.attention, self._models.status.now.model
         record = shown_record(self._models)
         if record is None:
             if not self.is_measured:

@@ -240,7 +240,7 @@ class BenchView(RowsView):
         return len(request.caches) * len(request.contexts) * len(request.batches)
 
     def problem(self) -> str:
-        return "" if self._models.status.model is not None else "A model is needed first."
+        return "" if self._models.status.now.model is not None else "A model is needed first."
 
     def words_below(self, benched: tuple[Benched, ...], has_plot: bool) -> str:
         if benched or self.measurement.is_waiting:

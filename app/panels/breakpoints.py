@@ -383,10 +383,10 @@ class BreakpointsView(View[BreakpointsState]):
         return next((each.problem for each in self._models.status.now.breakpoints if each.breakpoint == breakpoint), "")
 
     def _why_never(self, text: str) -> str:
-        model, comparison = self._models.status.model, self._models.comparison.now
+        model, comparison = self._models.status.now.model, self._models.comparison.now
         if model is None:
             return ""
-        setting = setting_of(model, self._models.status.cache, is_compared=comparison is not None)
+        setting = setting_of(model, self._models.status.now.cache, is_compared=comparison is not None)
         return why_never(parsed(text), setting)
 
     def show_state(self, state: BreakpointsState) -> None:

@@ -190,7 +190,7 @@ class ParityView(AskingView[ParityShown]):
         return self.height() >= _STACKED
 
     def problem(self) -> str:
-        if self._models.status.model is None:
+        if self._models.status.now.model is None:
             return "A model is needed first."
         if not len(self._models.timeline):
             return "Send a prompt first: parity compares the steps that were taken."

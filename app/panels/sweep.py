@@ -322,11 +322,11 @@ class SweepView(RowsView):
         return request.num_rows
 
     def _most_tokens(self) -> int:
-        model = self._models.status.model
+        model = self._models.status.now.model
         return context_length(model.geometry) - self.steps.value() if model is not None else MAX_STEPS
 
     def problem(self) -> str:
-        if self._models.status.model is None:
+        if self._models.status.now.model is None:
             return "A model is needed first."
         if not self._models.timeline.num_tokens(self._models.selection.now.seq_id):
             return "Send a prompt first: every cache mode is measured on its tokens."

@@ -700,7 +700,7 @@ class TokensPanel(View[Chips]):
         now = self._models.selection.now
         tokens = self._models.timeline.tokens(now.seq_id, now.step)
         if not tokens:
-            if self._models.status.model is None:
+            if self._models.status.now.model is None:
                 return "Tokens appear here once a model is loaded and a prompt is sent."
             return "Send the prompt: its tokens appear here, one chip each."
         part = self._models.timeline.part(now.seq_id, now.step)
@@ -713,7 +713,7 @@ class TokensPanel(View[Chips]):
             area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
         noted = tuple(self._models.bookmarks.on_tokens(now.seq_id).values())
-        model = self._models.status.model
+        model = self._models.status.now.model
         special = frozenset(model.special_ids) if model is not None else frozenset()
         source = num_source(self._models)
         return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special, source)

@@ -383,7 +383,7 @@ class WhatIfView(MeasuringView[Tried]):
         if not self.isVisible() or self.measurement.is_waiting or wanted is None or wanted == asked:
             return
         is_same_trial = asked is not None and wanted[2] == asked[2]
-        if not (self._models.status.is_running and is_same_trial):
+        if not (self._models.status.now.running and is_same_trial):
             self._soon.start(0)  # after the models have received everything of this tick
         elif not self._soon.isActive():
             self._soon.start(RUNNING_MS)

@@ -50,7 +50,7 @@ class Remedies(Reader[SequenceStatus], QPushButton):
         """Fill the menu with what is possible now; returns it."""
         self._menu.clear()
         self._add("Look back, then go on from a step of your choice", BACK)
-        info, model = selected_info(self._models), self._models.status.model
+        info, model = selected_info(self._models), self._models.status.now.model
         if info is not None and model is not None:
             if info.stop == "cache full":
                 self._add("Go on in a growing cache: every row moves over", GROWING)
@@ -131,7 +131,7 @@ class CacheSize(Reader[SizeShown], Opaque, QWidget):
         if held is None or not held.stored or models.status.why_no_rows:
             return SizeShown((), "")
         size, sequences = byte_size(held.stored), "K and V of all sequences together take"
-        if step is not None and record is not None and record.cache != models.status.cache:
+        if step is not None and record is not None and record.cache != models.status.now.cache:
             mode = f"in {cache_label(record.cache)}"  # the selector beside it names another one
             tip = f"At step {thousands(step)}, {mode}: {sequences} {counted(held.stored, 'byte')}"
             return SizeShown((f"{size} {mode}",), tip)
@@ -354,7 +354,7 @@ class TransportBar(Reader[bool], Themed, QWidget):
 
     def read(self) -> bool:
         """Whether the engine runs."""
-        return self._models.status.is_running
+        return self._models.status.now.running
 
     def show_state(self, state: bool) -> None:
         run, theme = self._actions["run.run"], current_theme()

@@ -154,7 +154,7 @@ class EditMenu(PlaceMenu):
 
     def words(self) -> tuple[str, ...]:
         """What is selected, and its size."""
-        rows, model = chosen_rows(self._models), self._models.status.model
+        rows, model = chosen_rows(self._models), self._models.status.now.model
         if rows is None or model is None:
             return (f"Nothing is selected: {NOTHING}",)
         return rows_words(rows), size_words(rows, model.geometry, model.dtype)

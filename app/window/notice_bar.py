@@ -89,7 +89,7 @@ class OpenedBar(NoticeBar[OpenedShown]):
         self.follow(models)
 
     def read(self) -> OpenedShown | str:
-        file, timeline = self._models.status.opened, self._models.timeline
+        file, timeline = self._models.status.now.opened, self._models.timeline
         if file is None:
             return "no file is open"
         if not file.num_steps:
@@ -233,7 +233,7 @@ class Banner(Reader[Failure], Themed, QWidget):
 
     def read(self) -> Failure:
         status = self._models.status
-        is_on_gpu = status.model is not None and status.model.device not in ("cpu", "file")
+        is_on_gpu = status.now.model is not None and status.now.model.device not in ("cpu", "file")
         return Failure(status.failure, bool(status.loss), bool(status.loss) and is_on_gpu)
 
     def show_state(self, state: Failure) -> None:

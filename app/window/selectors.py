@@ -188,7 +188,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
     def read(self) -> ModelInfo | str:
         status = self._models.status
         why = "Starting…" if not status.is_known else "Loading model…" if status.is_loading else "No model"
-        return status.model or why
+        return status.now.model or why
 
     def show_state(self, state: ModelInfo) -> None:
         self.set_texts(shortened(prose(state.name), 40), _model_detail(state))
@@ -256,7 +256,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         return QSize(min(self.sizeHint().width(), max(230, self._room_of_name)), 28)
 
     def _on_clicked(self) -> None:
-        model = self._models.status.model
+        model = self._models.status.now.model
         for name, entry in self.entries.items():
             if ALL_PRESETS[name].spec.row.needs_cuda:
                 entry.setEnabled(model is not None and model.device.startswith("cuda"))
@@ -284,9 +284,9 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
             self.choose(ALL_PRESETS[action.data()].spec)
 
     def read(self) -> tuple[CacheSpec, str, str | None]:
-        opened = self._models.status.opened
+        opened = self._models.status.now.opened
         foreign = opened.foreign_cache if opened is not None else None
-        return self._models.status.cache, needs_no_file(self._models), foreign
+        return self._models.status.now.cache, needs_no_file(self._models), foreign
 
     def show_state(self, shown: tuple[CacheSpec, str, str | None]) -> None:
         state, why_not, foreign = shown

@@ -265,7 +265,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
     def read(self) -> StatusLineState:
         models, now = self._models, self._models.selection.now
         found, held = rates(models.timeline, models.pictures, now.seq_id), models.timeline.num_bytes(now.step)
-        status, is_running = models.status.now, models.status.is_running
+        status, is_running = models.status.now, models.status.now.running
         model, work = status.model, status.work
         lasting = [why for why in (models.status.unwritten, models.draft.warning) if why]
         lasting += _of_model(model) if model is not None else []

@@ -37,7 +37,7 @@ class Driver:
         self.window.resize(1280, 800)
         self.window.show()
         self.loop.send(LoadModel(ModelSpec(num_threads=1), cache or CacheSpec()))
-        self.until(lambda: self.shell.models.status.model is not None)
+        self.until(lambda: self.shell.models.status.now.model is not None)
 
     def until(self, holds: Callable[[], object], *, may_fail: bool = False) -> None:
         """Let both live until it holds. A failure ends the wait unless it `may_fail`: that is then waited for."""
@@ -75,7 +75,7 @@ class Driver:
 
     def choose(self, spec: CacheSpec) -> None:
         self.window.top.cache.choose(spec)
-        self.wait_until_idle(lambda: self.models.status.cache == spec)
+        self.wait_until_idle(lambda: self.models.status.now.cache == spec)
 
     def look_at(self, step: int | None) -> None:
         self.models.selection.update(step=step)

@@ -190,7 +190,7 @@ def _closer(program: Program, folder: Path, moment: str, way: str, chance: rando
         if state["at"] == "waiting":
             has_come = moment == "start" or models.status.is_loading
             if moment not in ("start", "load"):
-                has_come = models.status.model is not None and not models.status.now.work
+                has_come = models.status.now.model is not None and not models.status.now.work
             if has_come:
                 state["at"] = "sent" if moment in ("start", "load", "prefill", "tokenising") else "reading"
                 if moment in ("start", "load"):

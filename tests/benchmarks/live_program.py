@@ -84,7 +84,7 @@ class LiveProgram:
         self.models.status.failed.connect(self._on_failed)
         self.program.open()
         sys.excepthook = self._on_exception
-        self.until(lambda: self.models.status.model is not None, "the model")
+        self.until(lambda: self.models.status.now.model is not None, "the model")
 
     def close(self) -> None:
         """Close the window and end the engine, as the program does at its end; restore what it replaced."""
@@ -177,7 +177,7 @@ class LiveProgram:
         """Bring the window into one and the same state, whatever was done: the same layout and cache, no stops, notes
         and comparisons, no search, and a prompt of which one step is done."""
         self.rest()
-        if self.models.status.has_file or self.models.status.model is None:
+        if self.models.status.has_file or self.models.status.now.model is None:
             raise AssertionError("there is no live model")
         self.shell.intents.send(EndComparison())
         self.shell.intents.on_breakpoints_changed(())
@@ -189,9 +189,9 @@ class LiveProgram:
         self.wait_until_idle("another cache mode")
         self.shell.intents.on_prompt_submitted(PROMPT, ENDLESS)
         self.wait_until_idle("a prompt")
-        assert (self.models.status.cache, len(self.models.timeline)) == (cache, 1), (
+        assert (self.models.status.now.cache, len(self.models.timeline)) == (cache, 1), (
             self.models.status.failure,
-            self.models.status.cache,
+            self.models.status.now.cache,
             len(self.models.timeline),
         )
         self.models.status.fail("")

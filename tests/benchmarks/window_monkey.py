@@ -78,7 +78,7 @@ class Monkey:
     def _select(self) -> str:
         """What a click in a picture selects."""
         chance, models = self.makes.random, self.live.models
-        model, history = models.status.model, models.history
+        model, history = models.status.now.model, models.history
         steps = [node.step for node in history.nodes() if node.step in models.timeline.nodes]
         wanted: dict[str, int | None] = {}
         if steps and chance.random() < 0.5:
@@ -199,9 +199,9 @@ def _return_home(live: LiveProgram, source: str) -> None:
     if status.has_file:  # closed, the model of before is there, which may be another one
         live.post(commands.CloseSnapshot(wanted))
         live.until(lambda: not status.has_file and live.is_idle, "a file closed")
-    if status.model is None or status.model.source != source:
+    if status.now.model is None or status.now.model.source != source:
         live.post(commands.LoadModel(wanted, CacheSpec("growing")))
-        model = lambda: status.model is not None and status.model.source == source  # noqa: E731
+        model = lambda: status.now.model is not None and status.now.model.source == source  # noqa: E731
         live.until(lambda: model() and live.is_idle, "the first model again")
 
 

@@ -168,7 +168,7 @@ class CompareStepsView(View[StepsShown]):
             self._models.selection.update(layer=compared.layers[line])
 
     def _on_stepped(self) -> None:
-        if not self._models.status.is_running:  # while running, `texts_due` refreshes often enough
+        if not self._models.status.now.running:  # while running, `texts_due` refreshes often enough
             self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class CompareStepsView(View[StepsShown]):
         pointed = pointed_step(self.plots.values())
         shown = comparison.at(pointed) if pointed is not None else viewed
         step = viewed.step if viewed is not None else None
-        is_running = self._models.status.is_running and now.step is None
+        is_running = self._models.status.now.running and now.step is None
         return StepsShown(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
     def _quantities(self) -> tuple[ComparedQuantity, ...]:

@@ -625,7 +625,7 @@ class CompareView(View[CompareShown]):
 
     def _rows_of_a_head(self) -> int:
         """How many pixel rows each kv head gets in the wall's picture."""
-        model = self._models.status.model
+        model = self._models.status.now.model
         heads = sum(layer.num_kv_heads for layer in model.geometry.attention_layers) if model is not None else 1
         return max(1, self.maps.num_pixel_rows // max(1, heads))
 
@@ -813,7 +813,7 @@ class Report(Struct, frozen=True):
 
 def report_of(models: Models, compared: ComparisonStarted, shown: CompareMapsState | None) -> Report:
     """The report of the present comparison, with the pictures that the panel shows."""
-    comparison, model = models.comparison, models.status.model
+    comparison, model = models.comparison, models.status.now.model
     source = f"{model.source} · {model.fingerprint}" if model is not None else "–"
     place = departure_words(models, compared, comparison.first, comparison.num_scanned)
     facts = (

@@ -479,8 +479,8 @@ class PagesView(View[PagesState]):
 
     def _remedy(self) -> str:
         status = self._models.status
-        has_rows = status.model is not None and bool(status.model.geometry.attention_layers)
-        can_be_paged = has_rows and not status.has_file and not status.cache.is_paged
+        has_rows = status.now.model is not None and bool(status.now.model.geometry.attention_layers)
+        can_be_paged = has_rows and not status.has_file and not status.now.cache.is_paged
         return super()._remedy() or (PAGED if can_be_paged and self._models.selection.now.step is None else "")
 
     # ---- painting ------------------------------------------------------------------------------------------------
@@ -488,12 +488,12 @@ class PagesView(View[PagesState]):
     def read(self) -> PagesState | str:
         record = shown_record(self._models)
         status, is_live = self._models.status, self._models.selection.now.step is None
-        cache = status.cache
-        if status.opened is not None and status.opened.foreign_cache is not None:
+        cache = status.now.cache
+        if status.now.opened is not None and status.now.opened.foreign_cache is not None:
             return "The file does not say whether this cache had pages."
         if (why_not := status.why_unmeasured("page tables")) and cache.is_paged:
             return why_not
-        if status.model is not None and not status.model.geometry.attention_layers:
+        if status.now.model is not None and not status.now.model.geometry.attention_layers:
             return "This model has no pages: its layers keep a state instead of rows."
         if is_live and status.is_known and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."

@@ -635,12 +635,12 @@ class ChatEditor(QWidget):
 
     def stop_answer(self) -> None:
         """Take the answer that is being written as it is when the run has ended, which is asked for elsewhere."""
-        self._is_stopped = not self.answer.isHidden() and self._models.status.is_running
+        self._is_stopped = not self.answer.isHidden() and self._models.status.now.running
 
     def ask(self) -> None:
         """Ask for tokens and rendered text. Not while the panel shows another mode, because the answer would replace
         the count of that mode's text."""
-        if self._models.status.model is None or self.isHidden():
+        if self._models.status.now.model is None or self.isHidden():
             return
         try:
             chat = self.chat
@@ -654,7 +654,7 @@ class ChatEditor(QWidget):
 
     def follow_selection(self) -> None:
         """Follow the selected sequence, and take its answer when that has ended."""
-        model, info = self._models.status.model, selected_info(self._models)
+        model, info = self._models.status.now.model, selected_info(self._models)
         self.template.show_names(model.templates if model is not None else ())
         seen = (None if info is None else info.seq_id, self._models.history.shape)
         if seen != self._seen:
@@ -668,7 +668,7 @@ class ChatEditor(QWidget):
             self.answer.hide()
             return
         self.answer.show_answer(self._text_so_far(info), self._progress(info))
-        has_ended = info.stop is not None or (self._is_stopped and not self._models.status.is_running)
+        has_ended = info.stop is not None or (self._is_stopped and not self._models.status.now.running)
         if has_ended and self._answered != (info.seq_id, info.num_tokens):
             self._on_answer()
 
@@ -680,7 +680,7 @@ class ChatEditor(QWidget):
             return
         if self._wants_answer or info.num_tokens == taken.num_tokens or not has_answer(info):
             return
-        if self._models.status.is_running:
+        if self._models.status.now.running:
             self.turns.rows[taken.turn].show_text(self._text_so_far(info))
             self._endings[taken.turn], self._noted = self._progress(info), ()
             self._newest = taken._replace(text=self.turns.turns[taken.turn].text)
@@ -695,7 +695,7 @@ class ChatEditor(QWidget):
 
     def _text_so_far(self, info: SequenceInfo) -> str:
         """What the sequence has generated, token by token; the engine decodes it whole when it has ended."""
-        model, path = self._models.status.model, self._models.timeline.live_path
+        model, path = self._models.status.now.model, self._models.timeline.live_path
         special = () if model is None else model.special_ids
         tokens = path.tokens(info.seq_id)[info.num_prompt_tokens :]
         texts = [each.text for each in tokens if each.token_id not in special]
@@ -706,7 +706,7 @@ class ChatEditor(QWidget):
 
     def _progress(self, info: SequenceInfo) -> str:
         count = counted(info.num_tokens - info.num_prompt_tokens + 1, "token")
-        return f"writing · {count}" if self._models.status.is_running else f"paused · {count} · F5 goes on"
+        return f"writing · {count}" if self._models.status.now.running else f"paused · {count} · F5 goes on"
 
     def _show_notes(self, info: SequenceInfo | None) -> None:
         """Say at each turn that was sent how much of the cache it reused, and at an answer how it ended."""
@@ -747,7 +747,7 @@ class ChatEditor(QWidget):
             self._on_typed()
             self.ask()
             return
-        model, reuse = self._models.status.model, preview.reuse
+        model, reuse = self._models.status.now.model, preview.reuse
         special = frozenset(model.special_ids) if model is not None else frozenset()
         differs = -1 if reuse is None or reuse.position is None else reuse.position
         kept = 0 if reuse is None else reuse.num_reused
@@ -787,7 +787,7 @@ class ChatEditor(QWidget):
     @property
     def _is_joined(self) -> bool:
         """Whether turns are joined without a template, because there is none."""
-        model = self._models.status.model
+        model = self._models.status.now.model
         return model is not None and not model.templates and not self.template.template[1]
 
     def show_excess(self, why_not: str) -> None:

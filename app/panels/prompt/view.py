@@ -217,7 +217,7 @@ class WrittenTokens:
 
     def read_ids(self, text: str, seed: int) -> None:
         """Parse a text of token ids."""
-        model = self._models.status.model
+        model = self._models.status.now.model
         try:
             self.ids = token_ids(text, model.geometry.vocab_size, seed) if model is not None else None
         except InputError as error:
@@ -502,7 +502,7 @@ class PromptPanel(View[PromptState]):
 
     @property
     def _model(self) -> ModelInfo | None:
-        return self._models.status.model
+        return self._models.status.now.model
 
     @property
     def _mode(self) -> str:
@@ -517,7 +517,7 @@ class PromptPanel(View[PromptState]):
     @property
     def _limit(self) -> int | None:
         """The greatest number of tokens for this model and cache; None without a model."""
-        return None if self._model is None else most_tokens(self._models.status.cache, self._model.geometry)
+        return None if self._model is None else most_tokens(self._models.status.now.cache, self._model.geometry)
 
     def _content(self) -> str | tuple[int, ...] | Chat:
         if self._mode == CHAT:
@@ -529,7 +529,7 @@ class PromptPanel(View[PromptState]):
 
     def _on_texts(self) -> None:
         """A prompt is being read, or an answer written: other steps change nothing here."""
-        if self._models.status.is_running or self._mode == CHAT:
+        if self._models.status.now.running or self._mode == CHAT:
             self._ask_refresh()
 
     def refresh(self) -> None:

@@ -164,7 +164,7 @@ def test_a_failure_and_what_it_leaves_wait_for_no_picture(
     engine.emit(Failed("No room."), StateChanged(samples.status(1, num_tokens=14, running=True)))
     stepped.tick(pictures_first=True)
     assert models.status.failure == "No room."
-    assert models.status.is_running
+    assert models.status.now.running
 
 
 def test_another_sequence_is_told_of_at_once(stepped: Controller, models: Models, engine: FakeEngine) -> None:

@@ -164,7 +164,7 @@ def test_a_recovered_window_tells_the_bytes_of_the_mode_that_was_chosen_last(
             driver.wait_until_idle(lambda step=step: driver.models.history.live == step)  # type: ignore[misc]
     recover(driver, driver.controller.saving.session, JournalFolder(tmp_path))
     again = driver.models.timeline.num_bytes(None)
-    assert driver.models.status.cache == CACHE
+    assert driver.models.status.now.cache == CACHE
     assert held is not None
     assert again is not None
     assert (again.stored, again.exact) == (held.stored, held.exact)

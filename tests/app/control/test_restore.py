@@ -80,7 +80,7 @@ def test_one_that_dies_while_it_runs_does_not_run_on(running: Shell, engine: Fak
     engine.is_silent = True
     engine.emit(StateChanged(replace(engine.status, running=True)), samples.step_record(21), KILLED)
     turn(running)
-    assert not running.models.status.is_running
+    assert not running.models.status.now.running
     assert len(running.models.timeline) == 22
 
 

@@ -52,7 +52,7 @@ class Desk:
         self.models = self.shell.models
         self.shell.window.show()
         self.engine.start(ModelSpec(num_threads=1), CacheSpec("paged"))
-        self.until(lambda: self.models.status.model is not None)
+        self.until(lambda: self.models.status.now.model is not None)
 
     def until(self, holds: Callable[[], object]) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -75,7 +75,7 @@ class Desk:
         self.until(lambda: self.models.status.loss)
 
     def begin_again(self) -> None:
-        self.engine.restart(self.models.status.cache)
+        self.engine.restart(self.models.status.now.cache)
         self.models.status.set_engine("process")
         self.models.status.fail("")
         self.shell.controller.replay()
@@ -120,14 +120,14 @@ def test_an_engine_that_begins_again_has_the_rows_that_a_rule_left_on_a_branch(d
     intents.on_go_on_from_here()
     desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_idle)
     intents.send(SetCache(H2O))
-    desk.until(lambda: models.status.cache == H2O)
+    desk.until(lambda: models.status.now.cache == H2O)
     desk.steps(5)
     assert any(record.evictions for record in models.timeline)
     path = [record.step for record in models.timeline]
     assert path[5] > last, "the steps that were left keep their numbers"
     before = {path[place]: desk.seen_at(path[place]) for place in (2, 4, 7, 9)}
     desk.begin_again()
-    assert (models.status.cache, [record.step for record in models.timeline]) == (H2O, path)
+    assert (models.status.now.cache, [record.step for record in models.timeline]) == (H2O, path)
     assert_rows(before, desk)
 
 

@@ -90,7 +90,7 @@ def test_going_back_and_forth_between_two_prompts_loses_nothing(driver: Driver, 
 
 def test_a_conversation_comes_back_as_one(driver: Driver) -> None:
     driver.intents.on_prompt_submitted(Chat((Turn("user", "Who are you?"),)), driver.window.prompt.sampling)
-    driver.wait_until_idle(lambda: driver.has_chosen() and not driver.models.status.is_running)
+    driver.wait_until_idle(lambda: driver.has_chosen() and not driver.models.status.now.running)
     driver.send("A cat sat")
     assert returns(driver).nodes
     prompt = driver.window.prompt

@@ -73,7 +73,7 @@ def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offere
     dialog.context.setValue(700)
     wanted = ModelSpec("bundled", "float16", "cuda:1", num_threads=3, weights="int8")
     asked = engine.of(ForecastLoad)[-1]
-    assert asked == ForecastLoad(wanted, shell.models.status.cache, 700)
+    assert asked == ForecastLoad(wanted, shell.models.status.now.cache, 700)
     number = engine.numbered[-1].id
     engine.emit(LoadForecast(wanted, problem="The device is gone.", reply_to=number - 1))  # of what was chosen before
     engine.emit(LoadForecast(wanted, "cuda:1", "float16", 5 * GIB, GIB, 700, 7 * GIB, reply_to=number))

@@ -195,7 +195,7 @@ def test_a_prompt_that_is_written_is_shown_as_approved(qtbot: QtBot) -> None:
     panel.chat.turns.begin_with(Turn("system", "be kind"))
     panel.chat.turns.add(Turn("assistant", "an answer\nof two lines"))
     witness.look("three turns")
-    model = models.status.model
+    model = models.status.now.model
     assert model is not None
     status = models.status.now
     assert status is not None

@@ -122,7 +122,7 @@ def test_a_refused_mode_is_a_banner_and_nothing_changes(drive: Callable[..., Dri
     driver.until(lambda: driver.models.status.failure, may_fail=True)
     assert "not installed" in driver.models.status.failure
     assert driver.window.banner.isVisible()
-    assert driver.shell.models.status.cache == CacheSpec()
+    assert driver.shell.models.status.now.cache == CacheSpec()
     assert driver.window.top.cache.accessibleName().startswith("Cache: Growing")
     assert before is not None
     np.testing.assert_array_equal(driver.models.pictures.wall.low, before.low)  # type: ignore[union-attr]

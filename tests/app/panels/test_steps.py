@@ -156,7 +156,7 @@ def test_a_change_of_mode_that_was_left_is_found_again_with_its_bytes(drive: Cal
         driver.look_at(step)
         driver.window.actions_["run.go_on"].trigger()
         driver.wait_until_idle(lambda step=step: models.history.live == step)  # type: ignore[misc]
-    assert models.status.cache.codec == cache_preset("int8").spec.codec
+    assert models.status.now.cache.codec == cache_preset("int8").spec.codec
     again = models.timeline.num_bytes(None)
     assert held is not None
     assert again is not None

@@ -35,7 +35,9 @@ def bart(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(qapp)
     path = write_config("bart", tmp_path)
     driver.loop.send(LoadModel(ModelSpec(f"shape:{path}", dtype="float32", num_threads=1), CACHE))
-    driver.until(lambda: driver.models.status.model is not None and driver.models.status.model.geometry.has_encoder)
+    driver.until(
+        lambda: driver.models.status.now.model is not None and driver.models.status.now.model.geometry.has_encoder
+    )
     driver.window.arrange("inspect")
     driver.send("5 6 7 8 9 10")
     driver.steps(STEPS)
@@ -45,7 +47,7 @@ def bart(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
 
 def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names(bart: Driver) -> None:
     panels, models = bart.window.panels, bart.models
-    assert models.status.cache == CACHE
+    assert models.status.now.cache == CACHE
     wall, head, row = panels["wall"], panels["head"], panels["attention"]
     tokens = panels["tokens"]
     assert isinstance(wall, WallView)

@@ -57,7 +57,7 @@ def on(desk: Driver, count: int = 1) -> None:
 def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QApplication) -> None:
     models, strip = desk.models, desk.window.phases
     assert not strip.isVisible()
-    had, is_paged = models.timeline.num_tokens(0), models.status.cache.is_paged
+    had, is_paged = models.timeline.num_tokens(0), models.status.now.cache.is_paged
     lacking = []
     for number in range(NUM_LAYERS + 2):
         on(desk)
@@ -65,7 +65,7 @@ def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QAppli
         assert models.phases.now is not None
         assert models.phases.now.place == number
         piece = models.pictures.wall
-        if models.status.cache.recomputes:
+        if models.status.now.cache.recomputes:
             lacking.append(NUM_LAYERS - (0 if piece is None else len(piece.layers)))
         else:
             assert piece is not None
@@ -92,7 +92,7 @@ def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplica
     desk.wait_until_idle()
     mine = desk.models.pictures.wall
     assert mine is not None
-    other = Driver(qapp, desk.models.status.cache)
+    other = Driver(qapp, desk.models.status.now.cache)
     other.send("Once upon a time")
     other.steps(2)
     done = len(other.models.timeline)
@@ -212,7 +212,7 @@ def test_the_first_prompt_is_sent_in_phases(fresh: Driver) -> None:
     action.trigger()
     fresh.wait_until_idle(lambda: len(models.timeline) == 1)
     assert models.phases.now.is_written
-    assert not models.status.is_running
+    assert not models.status.now.running
 
 
 def test_a_first_prompt_in_phases_that_is_given_up_can_begin_again(fresh: Driver) -> None:

@@ -25,7 +25,9 @@ def mamba(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(qapp)
     path = write_config("mamba", tmp_path)
     driver.loop.send(LoadModel(ModelSpec(f"shape:{path}", dtype="float32", num_threads=1), CacheSpec()))
-    driver.until(lambda: driver.models.status.model is not None and not driver.models.status.model.geometry.num_heads)
+    driver.until(
+        lambda: driver.models.status.now.model is not None and not driver.models.status.now.model.geometry.num_heads
+    )
     driver.window.arrange("inspect")
     driver.send("5 6 7 8 9 10")
     driver.steps(2)

@@ -138,7 +138,7 @@ def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: Fak
 def test_the_notice_of_an_edit_begins_with_its_result(running: Shell, engine: FakeEngine) -> None:
     """A narrow window cuts only the end off, which says how long it took."""
     edit = Zero(0, Rows(4, 8, (3,), (1,)))
-    node = Node(99, running.models.history.live, (EditMade(edit),), running.models.status.cache)
+    node = Node(99, running.models.history.live, (EditMade(edit),), running.models.status.now.cache)
     engine.emit(NodeAdded(node, is_live=True, how="3 ms, measured in 29 ms", kl=0.0066))
     turn(running)
     expected = f"The next token moved by 0.00660 nats · {edit.describe()} · 3 ms, measured in 29 ms"

@@ -116,7 +116,7 @@ def test_another_dtype_loads_the_same_model_in_it(desk: CompareDesk) -> None:
     assert "in float32 already" in desk.view.button.toolTip()
     desk.view.opponents.choose("dtype bfloat16")
     desk.view.button.click()
-    assert against(desk) == OtherRun(desk.models.status.cache, ModelSpec("bundled", "bfloat16"))
+    assert against(desk) == OtherRun(desk.models.status.now.cache, ModelSpec("bundled", "bfloat16"))
 
 
 def test_another_model_is_asked_for_and_runs_in_this_mode_and_dtype(
@@ -128,7 +128,7 @@ def test_another_model_is_asked_for_and_runs_in_this_mode_and_dtype(
     desk.view.button.click()
     assert not desk.engine.of(StartComparison)
     desk.view.button.click()
-    assert against(desk) == OtherRun(desk.models.status.cache, ModelSpec("/some/model", "float32"))
+    assert against(desk) == OtherRun(desk.models.status.now.cache, ModelSpec("/some/model", "float32"))
 
 
 def test_a_snapshot_is_asked_for_and_a_refusal_said(desk: CompareDesk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,9 +39,9 @@ def driver(qapp: QApplication) -> Iterator[Driver]:
 def load(driver: Driver, template: str | None) -> None:
     """Load the model that has this chat template, unless it is there, and begin a conversation with it."""
     models, source = driver.models, talking(template).info.source
-    if models.status.model is None or models.status.model.source != source:
+    if models.status.now.model is None or models.status.now.model.source != source:
         driver.intents.on_model_chosen(ModelSpec(source))
-        driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
+        driver.wait_until_idle(lambda: models.status.now.model is not None and models.status.now.model.source == source)
     driver.window.prompt.choose("chat")
     driver.window.prompt.chat.new_line.click()
     driver.window.prompt.chat.template.activated.emit(0)
@@ -70,7 +70,7 @@ def asks(driver: Driver, send: Callable[[], object]) -> None:
     before = driver.models.selection.now.seq_id if driver.models.timeline.latest is not None else None
     send()
     driver.until(lambda: driver.models.selection.now.seq_id != before and driver.has_chosen())
-    assert driver.models.status.is_running
+    assert driver.models.status.now.running
     driver.window.actions_["run.run"].trigger()
     driver.wait_until_idle(driver.has_chosen)
 
@@ -79,7 +79,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     prompt, models = driver.window.prompt, driver.models
     driver.intents.send(commands.SetPace(1e-3, None))  # the run waits with its second step
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
-    driver.wait_until_idle(lambda: models.status.model is not None and bool(models.status.model.templates))
+    driver.wait_until_idle(lambda: models.status.now.model is not None and bool(models.status.now.model.templates))
     prompt.choose("chat")
     assert prompt.chat.isVisible()
     assert not prompt.edit.isVisible()
@@ -179,7 +179,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     write(driver, "and now?")
     driver.until(lambda: "rows of seq" in prompt.chat.words.text())
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
-    driver.wait_until_idle(lambda: models.status.model is not None and not len(models.timeline))
+    driver.wait_until_idle(lambda: models.status.now.model is not None and not len(models.timeline))
     assert not prompt.chat.words.isVisible()
     driver.intents.send(commands.SetPace(None, None))
 
@@ -309,7 +309,7 @@ def test_an_answer_that_ends_by_itself_before_it_is_stopped_is_not_called_stoppe
     driver.intents.send(commands.SetPace(0.001, None))  # it does not end before it is seen, however busy the machine
     write(driver, "hi")
     prompt.send.click()
-    driver.until(lambda: not chat.answer.isHidden() and driver.models.status.is_running)
+    driver.until(lambda: not chat.answer.isHidden() and driver.models.status.now.running)
     chat.stop_answer()  # the engine is not told before the end
     driver.shell.set_pace(USUAL_PACE)
     driver.until(lambda: len(chat.turns.rows) == 3)
@@ -345,7 +345,9 @@ def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driv
     write(driver, "hi")
     driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())
     driver.intents.on_model_chosen(ModelSpec(second.source))
-    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == second.source)
+    driver.wait_until_idle(
+        lambda: models.status.now.model is not None and models.status.now.model.source == second.source
+    )
     driver.until(lambda: prompt.chat.rendered.toPlainText() == "hi⏎\n⏎\n")
     prompt.choose("text")
 
@@ -356,8 +358,8 @@ def test_a_folder_whose_template_was_edited_renders_with_the_new_one(driver: Dri
     shutil.copytree(Path(talking(THINKING).info.source.removeprefix("shape:")).parent, folder)
     source = f"shape:{folder / 'config.json'}"
     driver.intents.on_model_chosen(ModelSpec(source))
-    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
-    before = models.status.model
+    driver.wait_until_idle(lambda: models.status.now.model is not None and models.status.now.model.source == source)
+    before = models.status.now.model
     prompt.choose("chat")
     prompt.chat.new_line.click()
     prompt.chat.template.activated.emit(0)
@@ -367,8 +369,8 @@ def test_a_folder_whose_template_was_edited_renders_with_the_new_one(driver: Dri
     driver.intents.on_model_chosen(ModelSpec(source))
     driver.until(lambda: prompt.chat.rendered.toPlainText() == "[hi]")
     assert before is not None
-    assert models.status.model is not None
-    assert models.status.model.fingerprint == before.fingerprint
+    assert models.status.now.model is not None
+    assert models.status.now.model.fingerprint == before.fingerprint
     prompt.choose("text")
 
 
