@@ -19,6 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_HUB_KERNELS"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a second thread of a small product waits for the other tests
 os.environ.setdefault(
     "TORCHINDUCTOR_COMPILE_THREADS", "1"
 )  # worker processes would import torch to compile two functions

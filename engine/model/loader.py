@@ -224,11 +224,14 @@ def load(
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     report = progress or (lambda label, done, total: None)
-    source = find_source(spec, report)
+    source, num_threads = find_source(spec, report), torch.get_num_threads()
+    # before anything is computed: for the threads of a core that builds a window meanwhile, each product would wait
+    torch.set_num_threads(spec.num_threads or usual_threads())
     try:
         with LoadProgress(report).reporting() as progress_now:
             return _loaded(spec, source, progress_now)
     except Exception as error:
+        torch.set_num_threads(num_threads)
         if not is_out_of_memory(error):
             raise
         clear_frames(error)
@@ -250,7 +253,6 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
         model = with_eager_attention(model, source, placement).eval()
     tokenizer, tokenizer_note = find_tokenizer(spec, source)
     signature = inspect.signature(model.forward).parameters
-    torch.set_num_threads(spec.num_threads or usual_threads())
     info = describe(spec, source, model, tokenizer, geometry, captures, placement, tokenizer_note)
     decoder = decoder_of(model, geometry) if captures and not info.layer_devices else None
     why_not = why_not_in_place(geometry, captures, info.layer_devices)

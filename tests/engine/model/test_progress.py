@@ -52,15 +52,20 @@ def test_random_weights_get_on_with_every_tensor_as_well(tmp_path: Path) -> None
 def test_a_cancel_ends_it_anywhere_as_a_cancel_and_nothing_remains(at: int, whole: Path) -> None:
     calls = 0
 
+    num_threads, used = torch.get_num_threads(), set[int]()
+
     def cancel(label: str, done: int, total: int | None) -> None:
         nonlocal calls
         calls += 1
+        used.add(torch.get_num_threads())
         if calls == at:
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        load(ModelSpec(str(whole), num_threads=1), cancel)
+        load(ModelSpec(str(whole), num_threads=3), cancel)
     assert calls == at, "nothing is told any more"
+    assert used == {3}, "from the first number on that is computed"
+    assert torch.get_num_threads() == num_threads
     assert _get_current_function_mode() is None
     assert not torch.nn.modules.module._global_parameter_registration_hooks
     assert load(ModelSpec(str(whole), num_threads=1)).info.name == "tiny-llama"
