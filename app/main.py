@@ -28,6 +28,7 @@ from app.start.arguments import Arguments, sessions_path, settings_path
 from app.start.settings import Settings, theme_choice
 from engine.client import CHOICES, is_elsewhere, kind_for
 from engine.saved.journal import JournalFolder
+from engine.spec.model import usable_cores
 from engine.wire.commands import OpenSnapshot
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Beginning:
         self._arguments = arguments
         self._model = arguments.model.loaded_as(settings.loading)
         self.engine = Engine(arguments.engine or settings.engine)
-        if kind_for(self.engine.choice, self._model.device) != "thread" and (os.cpu_count() or 1) > 1:
+        if kind_for(self.engine.choice, self._model.device) != "thread" and usable_cores() > 1:
             self.start_engine()
 
     def start_engine(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import torch
 from engine.device import free_and_total
 from engine.errors import InputError, first_line
 from engine.predict.loading import WeightTensor, choose_device, dtype_of, weight_bytes
-from engine.spec.model import AUTO_DEVICE, SPLIT, WEIGHTS, ModelSpec, WeightFormat
+from engine.spec.model import AUTO_DEVICE, SPLIT, WEIGHTS, ModelSpec, WeightFormat, usable_cores
 from engine.wire.devices import Device, FormatHere
 
 TRIED_DTYPES = ("bfloat16", "float16")
@@ -110,7 +109,7 @@ def described(device: torch.device) -> Device:
     """A device with its memory, free and in total, and the dtypes that it lacks."""
     free, total = free_and_total(device)
     is_cpu = device.type == "cpu"
-    label, threads = (_cpu_label(), os.cpu_count() or 1) if is_cpu else (_gpu_label(device), 0)
+    label, threads = (_cpu_label(), usable_cores()) if is_cpu else (_gpu_label(device), 0)
     return Device(str(device), label, total, free, missing_dtypes(device), threads)
 
 

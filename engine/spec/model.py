@@ -3,8 +3,10 @@ of every step is measured (capture levels). Frozen, and checked when constructed
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -206,9 +208,25 @@ def with_adapters(source: str, folders: Sequence[str]) -> str:
     return ADAPTER_MARK.join((source, *folders))
 
 
+QUOTA_FILES = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")  # of Linux, version 2 and 1
+
+
+def usable_cores() -> int:
+    """How many cores this process may use at once: those that it is bound to, as by a batch system, and no more than
+    the quota of its container. The machine's own number may be many times as large."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for path in QUOTA_FILES:
+        with suppress(OSError, ValueError):
+            quota_us, *period_us = path.read_text().split()  # "max" or -1 where there is none
+            period = period_us[0] if period_us else path.with_name("cpu.cfs_period_us").read_text()
+            if int(quota_us) > 0:
+                cores = min(cores, math.ceil(int(quota_us) / int(period)))
+    return cores
+
+
 def usual_threads() -> int:
     """The default number of compute threads: all cores but one, which is left to the window."""
-    return max(1, (os.cpu_count() or 2) - 1)
+    return max(1, usable_cores() - 1)
 
 
 # ---- how much is measured in every step: one row for each level, from nothing to everything --------------------------

@@ -21,7 +21,7 @@ def test_all_cores_but_one_compute_unless_a_model_has_chosen(
     path = save_cache([(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))], tmp_path / "a.safetensors")
     before, activity = torch.get_num_threads(), Activity()
     reporter = Reporter(lambda event: None, lambda: None, activity, Inbox(activity, lambda event: None))  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("engine.spec.model.usable_cores", lambda: 4)
     try:
         torch.set_num_threads(2)
         OpenFile(reporter).read(OpenSnapshot(path), has_model=has_model)

@@ -15,7 +15,7 @@ from engine.model import loader
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
+from engine.spec.model import ModelSpec, usable_cores
 from engine.spec.sampling import Prompt
 from tests.engine.model.folders import EVIL, edit_config, refused
 from tests.engine.tiny import config_dict, model_of, prompt_ids
@@ -135,12 +135,30 @@ def test_a_forward_without_a_cache_leaves_the_attention_that_is_watched(name: st
     assert watched[0] == watched[1]
 
 
-@pytest.mark.parametrize(("cores", "asked", "threads"), [(4, None, 3), (1, None, 1), (None, None, 1), (4, 2, 2)])
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000"}, 2), ({"cpu.max": "max 100000"}, 8), ({}, 8), ({"cpu.max": "?"}, 8),
+        ({"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, 8),
+    ],
+)  # fmt: skip
+def test_a_container_has_no_more_cores_than_its_quota(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr("engine.spec.model.QUOTA_FILES", (tmp_path / "cpu.max", tmp_path / "cpu.cfs_quota_us"))
+    assert usable_cores() == cores
+
+
+@pytest.mark.parametrize(("cores", "asked", "threads"), [(4, None, 3), (1, None, 1), (4, 2, 2)])
 def test_all_cores_but_one_compute_unless_somebody_says_how_many(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, cores: int | None, asked: int | None, threads: int
+    whole: Path, monkeypatch: pytest.MonkeyPatch, cores: int, asked: int | None, threads: int
 ) -> None:
     before = torch.get_num_threads()
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("engine.spec.model.usable_cores", lambda: cores)
     try:
         load(ModelSpec(str(whole), num_threads=asked))
         assert torch.get_num_threads() == threads
