@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -18,15 +17,14 @@ from engine.cache.part_timer import LayerPart, PartTimer, timed_layers
 from engine.cache.sequence_cache import SequenceCache
 from engine.device import DeviceTime, device_now, to_device
 from engine.history.history import LateSurprisal
-from engine.look.candidates import Sample
-from engine.look.measures import PackedMeasures, WantedMeasures, nan_where_evicted, spread
+from engine.look.measures import WantedMeasures, nan_where_evicted, spread
 from engine.look.source import HalfWritten
 from engine.model.batch import Batch, LayerCallback, Result, Surprisal
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.model.weights import products_ms
 from engine.session.sampler import SampledToken, with_candidates
-from engine.session.scheduler import SequenceWork, StepBatch
+from engine.session.scheduler import SequenceWork
 from engine.session.states import LiveSequences
 from engine.spec.model import CAPTURES, DEFAULT_CAPTURE, CaptureLevel, captures
 from engine.wire.pages import PageAllocated
@@ -46,30 +44,7 @@ from engine.wire.status import (
 )
 
 Check = Callable[[], None]
-
-
-@dataclass(eq=False)
-class Forward:
-    """What a forward gave one sequence, before sampling: the newest logits `[V]`, the surprisal of the tokens of a
-    prefill chunk, and the newest query's attention weights `[H, S]` by layer."""
-
-    work: SequenceWork
-    logits: torch.Tensor
-    runners: tuple[str, ...]
-    surprisal: Surprisal | None
-    weights: dict[int, torch.Tensor]
-    probe: Probe | None = None
-    packed: PackedMeasures | None = None  # what was measured within the forward
-    num_together: int = 1  # sequences in the same forward, whose weights are views of the same tensors
-    is_borrowed: bool = False  # the next forward overwrites `weights`: copy what is kept
-
-
-@dataclass(frozen=True, eq=False)
-class Computed:
-    """One forward of one sequence, or of several together, and its result; the logits are `[B, V]` and stay valid."""
-
-    batch: Batch
-    result: Result
+Computed = tuple[Batch, Result]  # one forward of one sequence, or of several together; its logits [B, V] stay valid
 
 
 class Forwards:
@@ -81,23 +56,21 @@ class Forwards:
         self._vocab = vocabulary(model)
         self._products_ms: float | None = None  # measured once, when layers are first timed
 
-    def run(self, step: StepBatch, clock: StepClock, check: Check | None, phases: PhasedStep | None) -> list[Forward]:
+    def run(self, whole: list[SequenceWork], clock: StepClock, check: Check | None, phases: PhasedStep | None) -> None:
         """Run the forwards of a step. `check` is called between the layers of a prefill and raises to cancel; a decode
         step is short and is not cancelled. Every forward pauses after each layer if there are `phases`."""
-        check = check if step.phase == "prefill" else None
-        found, parts = list[Forward](), self.together(step.work)
+        check, parts = check if whole[0].phase == "prefill" else None, self.together(whole)
         for work in parts:
-            starts = [each.first_position for each in work]
-            ids = [self._ids_to_compute(each) for each in work]
-            computed = self.compute(
-                work, to_device(torch.tensor(ids), self._model.device), starts, clock, check, phases,
-                self._new_surprisal(work[0].token_ids),
-            )  # fmt: skip
+            ids = [each.token_ids for each in work]
+            if work[0].live.cache.spec.recomputes:  # keeps nothing: all tokens so far
+                ids = [each.live.sequence.token_ids[: each.first_position] + each.token_ids for each in work]
+            given, surprisal = to_device(torch.tensor(ids), self._model.device), self._new_surprisal(work[0].token_ids)
+            computed = self.compute(work, given, clock, check, phases, surprisal)
             clock.lap("forward")
             if work is not parts[-1]:
                 keep_weights(computed)
-            found += self.collected(work, computed, clock)
-        return found
+            self.collect(work, computed)
+            clock.lap("observe")
 
     def together(self, work: list[SequenceWork]) -> list[list[SequenceWork]]:
         """The sequences of each forward of a step: all in one where the cache can batch them, else one by one."""
@@ -110,14 +83,13 @@ class Forwards:
         self,
         work: list[SequenceWork],
         ids: torch.Tensor,
-        starts: Sequence[int],
         clock: StepClock,
         check: Check | None = None,
         phases: PhasedStep | None = None,
         surprisal: Surprisal | None = None,
     ) -> Computed:
-        """Run one forward of sequences whose caches have room: `ids` `[B, T]`, which may be on the device and unread,
-        after the first `starts` tokens of each."""
+        """Run one forward of sequences whose caches have room: `ids` `[B, T]`, which may be on the device and
+        unread."""
         cache, store = work[0].live.cache, self._live.mode.store
         is_several = len(work) > 1
         probe = self._with_timer(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)
@@ -133,7 +105,7 @@ class Forwards:
             probe,
             surprisal,
             self._captured.wanted,
-            tuple(starts) if is_several else None,
+            tuple(each.first_position for each in work) if is_several else None,
             hidden=cache.hidden_rows(),
             check=check,
             on_layer=on_layer,
@@ -143,29 +115,17 @@ class Forwards:
         clock.encoder_s += cache.take_encoder_s()
         clock.compile_s += result.compile_s
         # a view would keep the logits of the whole chunk in memory where the model computes them all
-        return Computed(batch, result._replace(logits=result.logits[:, -1].clone()))
+        return batch, result._replace(logits=result.logits[:, -1].clone())
 
-    def collected(self, work: list[SequenceWork], computed: Computed, clock: StepClock) -> list[Forward]:
-        """The `Forward` of each sequence that was computed, with the attention that the probe collected."""
-        probe, result = computed.batch.probe, computed.result
-        weights, is_apart = [dict[int, torch.Tensor]() for _ in work], False
+    def collect(self, work: list[SequenceWork], computed: Computed) -> None:
+        """Give each sequence what its forward computed, with the attention that the probe collected."""
+        batch, result = computed
+        probe, packed = batch.probe, [None] * len(work) if result.measured is None else result.measured.of_each()
+        for n, each in enumerate(work):
+            each.logits, each.packed, each.surprisal, each.probe = result.logits[n], packed[n], batch.surprisal, probe
+            each.runners = result.runners
         if probe is not None and self._captured.attention_rows:
-            is_apart, weights = weights_of_all(work, probe)
-        num_together, is_borrowed = (1, probe is not None and probe.is_borrowed) if is_apart else (len(work), False)
-        packed = [None] * len(work) if result.measured is None else result.measured.of_each()
-        surprisal, runners = computed.batch.surprisal, result.runners
-        forwards = [
-            Forward(each, result.logits[n], runners, surprisal, weights[n], probe, packed[n], num_together, is_borrowed)
-            for n, each in enumerate(work)
-        ]
-        clock.lap("observe")
-        return forwards
-
-    def _ids_to_compute(self, work: SequenceWork) -> list[int]:
-        """The tokens that are computed: all tokens so far where the cache keeps nothing."""
-        sequence = work.live.sequence
-        is_whole = work.live.cache.spec.recomputes
-        return sequence.token_ids[: sequence.num_tokens] + work.token_ids if is_whole else work.token_ids
+            collect_weights(work, probe)
 
     def _new_surprisal(self, token_ids: list[int]) -> Surprisal | None:
         if len(token_ids) < 2 or not (self._captured.statistics and self._late.is_wanted):
@@ -186,13 +146,8 @@ class Forwards:
 
 def keep_weights(computed: Computed) -> None:
     """Copy the attention that a forward left in shared buffers, which the next one overwrites."""
-    if computed.batch.probe is not None:
-        computed.batch.probe.copy_borrowed()
-
-
-def runner_of(forwards: Sequence[Forward]) -> str:
-    """The names of what computed the forwards of a step, joined by +, and "pages" if pages were read in place."""
-    return "+".join(dict.fromkeys(name for forward in forwards for name in forward.runners))
+    if computed[0].probe is not None:
+        computed[0].probe.copy_borrowed()
 
 
 def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.Tensor:
@@ -209,20 +164,24 @@ def weights_among(work: list[SequenceWork]) -> NewestWeightsOf:
     return lambda one, _layer, rows: rows[numbers[one.live.seq_id], :, max(0, rows.shape[2] - one.num_tokens) :]
 
 
-def weights_of_all(work: list[SequenceWork], probe: Probe) -> tuple[bool, list[dict[int, torch.Tensor]]]:
-    """The newest query's weights `[H, S]` by layer for each sequence of a forward, and whether each sequence has its
-    own tensors: so it is if attention ran for each sequence apart, and then nothing needs to be copied."""
-    if len(work) == 1:
-        cache = work[0].live.cache
-        if cache.num_source or cache.scattered():
-            return True, [{layer: weights_of_one(work[0], layer, row) for layer, row in probe.rows().items()}]
-        return True, [{layer: row[0] for layer, row in probe.rows().items()}]
-    rows = [part.rows() for part in probe.parts]
+def collect_weights(work: list[SequenceWork], probe: Probe) -> None:
+    """Give each sequence of a forward the newest query's weights `[H, S]` by layer. Each has tensors of its own if
+    attention ran for each sequence apart, and then nothing needs to be copied."""
+    rows, cache = [probe.rows()] if len(work) == 1 else [part.rows() for part in probe.parts], work[0].live.cache
     pairs = zip(work, rows, strict=bool(rows))
-    if rows and all(row.shape[2] == each.num_tokens for each, mine in pairs for row in mine.values()):
-        return True, [{layer: row[0] for layer, row in mine.items()} for mine in rows]
-    weights_of, together = weights_among(work), probe.rows()
-    return False, [{layer: weights_of(each, layer, row) for layer, row in together.items()} for each in work]
+    is_apart = len(work) == 1 or (
+        bool(rows) and all(row.shape[2] == each.num_tokens for each, mine in pairs for row in mine.values())
+    )
+    if not is_apart:
+        weights_of, together = weights_among(work), probe.rows()
+        found = [{layer: weights_of(each, layer, row) for layer, row in together.items()} for each in work]
+    elif len(work) == 1 and (cache.num_source or cache.scattered()):
+        found = [{layer: weights_of_one(work[0], layer, row) for layer, row in rows[0].items()}]
+    else:
+        found = [{layer: row[0] for layer, row in mine.items()} for mine in rows]
+    for one, weights in zip(work, found, strict=True):
+        one.weights = weights
+        one.num_together, one.is_borrowed = (1, probe.is_borrowed) if is_apart else (len(work), False)
 
 
 def vocabulary(model: LoadedModel) -> int:
@@ -235,17 +194,21 @@ def vocabulary(model: LoadedModel) -> int:
 COSTS_KEPT = 64  # decode steps whose median cost is reported
 
 
-@dataclass(eq=False)
 class Captured:
     """The capture level and what it includes; changed only between two steps. `by_layer`: forwards are timed layer by
-    layer."""
+    layer. `statistics`: row statistics, candidates and surprisals are measured; `attention_rows`: the newest query's
+    attention weights are captured; `new_rows`: so are K and V of the new tokens as they are computed. `wanted` is what
+    a recorded step is to measure itself, None if nothing is measured."""
 
-    level: CaptureLevel = DEFAULT_CAPTURE
-    by_layer: bool = False
-    _costs_ms: dict[CaptureLevel, deque[float]] = field(default_factory=dict)
+    def __init__(self, level: CaptureLevel = DEFAULT_CAPTURE) -> None:
+        self._costs_ms: dict[CaptureLevel, deque[float]] = {}
+        self.set(level, by_layer=False)
 
     def set(self, level: CaptureLevel, *, by_layer: bool) -> None:
         self.level, self.by_layer = level, by_layer
+        self.statistics, self.attention_rows = captures(level, "statistics"), captures(level, "rows")
+        self.new_rows = captures(level, "everything")
+        self.wanted = WantedMeasures(self.attention_rows, self.new_rows) if self.statistics else None
 
     def note_cost(self, level: CaptureLevel, cost_ms: float) -> None:
         """Note how many milliseconds of a decode step measuring took at that level."""
@@ -255,26 +218,6 @@ class Captured:
     def costs_ms(self) -> tuple[tuple[CaptureLevel, float], ...]:
         """The median cost of each level that was used, in milliseconds, in the order of the levels."""
         return tuple((name, statistics.median(self._costs_ms[name])) for name in CAPTURES if name in self._costs_ms)
-
-    @property
-    def wanted(self) -> WantedMeasures | None:
-        """What a recorded step is to measure itself; None if nothing is measured."""
-        return WantedMeasures(self.attention_rows, self.new_rows) if self.statistics else None
-
-    @property
-    def statistics(self) -> bool:
-        """Whether row statistics, candidates and surprisals are measured."""
-        return captures(self.level, "statistics")
-
-    @property
-    def attention_rows(self) -> bool:
-        """Whether the newest query's attention weights are captured."""
-        return captures(self.level, "rows")
-
-    @property
-    def new_rows(self) -> bool:
-        """Whether K and V of the new tokens are captured as they are computed."""
-        return captures(self.level, "everything")
 
 
 # ---- the time of a step --------------------------------------------------------------------------------------------
@@ -291,7 +234,7 @@ class StepClock:
     def __init__(self, device: torch.device, before: StepClock | None = None) -> None:
         self._device = device
         self._laps: list[tuple[TimedPart, DeviceTime]] = []
-        self._start = device_now(self._device) if before is None else before._last
+        self._start = device_now(self._device) if before is None else before._laps[-1][1]
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
         self.encoder_s = 0.0  # seconds of the forward that the encoder took
@@ -300,10 +243,6 @@ class StepClock:
         self.products_ms = 0.0
         if before is not None:
             self.lap("gap")
-
-    @property
-    def _last(self) -> DeviceTime:
-        return self._laps[-1][1] if self._laps else self._start
 
     def lap(self, part: TimedPart) -> None:
         """Add the time since the last lap to this part."""
@@ -410,14 +349,13 @@ class PhasedStep:
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
-    def scheduled(self, batch: StepBatch, preempted: Sequence[int]) -> None:
+    def scheduled(self, batch: Sequence[SequenceWork], preempted: Sequence[int]) -> None:
         """Report the phase *scheduled*: the batch is chosen and has room."""
         with self._clock.stopped("prepare"):
-            self._work = {work.live.seq_id: work for work in batch.work}
-            parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
-            self._tell(Scheduled(parts, tuple(preempted)))
+            self._work = {work.live.seq_id: work for work in batch}
+            self._tell(Scheduled(tuple(map(self._scheduled_part, batch)), tuple(preempted)))
 
-    def _scheduled_part(self, work: SequenceWork, batch: StepBatch) -> ScheduledSequence:
+    def _scheduled_part(self, work: SequenceWork) -> ScheduledSequence:
         first, cache = work.first_position, work.live.cache
         pages: tuple[int, ...] = ()
         if cache.spec.is_paged:
@@ -426,7 +364,7 @@ class PhasedStep:
             pages = tuple(page_id for ids in new for page_id in ids)
         texts = tuple(map(self._text_of, work.token_ids))
         hits = cache.page_counts().hit_tokens
-        return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
+        return ScheduledSequence(work.live.seq_id, work.phase, first, tuple(work.token_ids), texts, pages, hits)
 
     def after_layer(
         self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf
@@ -464,16 +402,16 @@ class PhasedStep:
         keys, values = (part[0, :, -1].float().norm(dim=-1).cpu().numpy() for part in (newest.keys, newest.values))
         return NewRow(seq_id, read_only_floats(keys), read_only_floats(values), output_norm, position, weight)
 
-    def chosen(self, choices: Sequence[Sample | None]) -> None:
+    def chosen(self) -> None:
         """Report the phase *chosen*: the next tokens are sampled. Within a prompt nothing is, and nothing is
         reported."""
         self._layer, self._is_chosen = None, True
         self._passed = dict.fromkeys(self._work, self._num_layers)
-        pairs = [(w, c) for w, c in zip(self._work.values(), choices, strict=True) if c is not None]
-        if pairs:
+        sampled = [(work, work.sample) for work in self._work.values() if work.sample is not None]
+        if sampled:
             with self._clock.stopped("sample"):
-                found = [(work, with_candidates(choice, self._text_of)) for work, choice in pairs]
-                self._tell(Chosen(tuple(self._chosen_part(work, choice) for work, choice in found)))
+                found = [self._chosen_part(work, with_candidates(one, self._text_of)) for work, one in sampled]
+                self._tell(Chosen(tuple(found)))
 
     def _chosen_part(self, work: SequenceWork, choice: SampledToken) -> ChosenToken:
         sampling = work.live.sequence.sampling

@@ -1,7 +1,7 @@
 """What is measured of a step: row statistics, attention, candidates, surprisal, numbers that are not finite.
 
-`measure` runs on the device and reads nothing; `observation_of` turns the numbers into the fields of a record, once
-they have left the device.
+`measure` runs on the device and reads nothing; `observed` turns the numbers into the fields of a record, once they have
+left the device.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from engine.cache.contract import Evicted, Pair
 from engine.errors import InputError, first_line, is_of_device
 from engine.history.history import History
-from engine.look.candidates import IDS, NextToken, Sample, candidate_measures, chosen_measures, next_token
+from engine.look.candidates import IDS, Sample, candidate_measures, chosen_measures, next_token
 from engine.look.measures import (
     EvictedInStep,
     NewRows,
@@ -34,9 +35,10 @@ from engine.look.measures import (
 )
 from engine.look.transfer import Arrays, ObservationRing, Packing, PendingCopy
 from engine.model.tokenizer import TokenTexts
-from engine.session.forward import Captured, Forward, StepClock
+from engine.session.forward import Captured, StepClock
+from engine.session.scheduler import SequenceWork
 from engine.spec.model import CaptureLevel
-from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StepRecord, StopReason
+from engine.wire.records import NonFinite, RowStats, SequenceStep, StepRecord, StopReason
 
 PACKED = "packed"  # the name of what the forward itself measured, among what is measured after it
 PLACES = 1 << 32  # more than a sequence has positions: separates the sequences of a step in checksums
@@ -48,8 +50,6 @@ class SequenceMeasures:
     `layers` say which rows and layers they are about, `packing` how what the forward itself measured is laid out. The
     newest query's `attention` `[H, S]` by layer stays on the device; NaN where no row is held."""
 
-    first_position: int
-    num_tokens: int
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     new_rows: NewRows | None = None
     layers: tuple[int, ...] = ()
@@ -58,64 +58,55 @@ class SequenceMeasures:
     packing: Packing | None = None  # of what was measured within the forward
 
 
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """What was measured of one sequence's forward, as a record has it. `rows` are K and V of the new tokens as they
-    were computed, if these are captured."""
+class Observation(NamedTuple):
+    """A sequence's part of a record with what was measured, and what goes elsewhere: its numbers that are not finite,
+    the checksums of its new rows by layer, and K and V of the new tokens as they were computed, if these are
+    captured."""
 
-    stats: RowStats | None = None
-    summary: AttentionSummary | None = None
-    surprisal: float | None = None
-    non_finite: tuple[NonFinite, ...] = ()
-    checksums: dict[int, int] = field(default_factory=dict)
-    next_token: NextToken | None = None
-    rows: dict[int, Pair] = field(default_factory=dict)
+    part: SequenceStep
+    non_finite: tuple[NonFinite, ...]
+    checksums: dict[int, int]
+    rows: dict[int, Pair]
 
 
-def measure(
-    forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured
-) -> list[SequenceMeasures]:
+def measure(work: Sequence[SequenceWork], captured: Captured) -> list[SequenceMeasures]:
     """Measure the forwards of a step, before their rows are quantised or evicted; the host reads nothing. The new rows
     of all sequences are measured together where they have the same shapes."""
-    places = [(forward.work.first_position, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
-        return [SequenceMeasures(*place) for place in places]
-    samples, packed = [choice for choice in choices if choice is not None], [each.packed for each in forwards]
-    known = [each for each in packed if each is not None]
-    if len(known) < len(packed):  # some forwards did not measure themselves: all are measured here
+        return [SequenceMeasures() for _ in work]
+    samples, known = [each.sample for each in work if each.sample], [each.packed for each in work if each.packed]
+    if len(known) < len(work):  # some forwards did not measure themselves: all are measured here
         known, candidates = [], iter(candidate_measures(samples))
-        rows = measured_rows_of(forwards, captured)
+        rows = measured_rows_of(work, captured)
     else:
-        ids = [each.tensor(IDS) for each, choice in zip(known, choices, strict=True) if choice is not None]
+        ids = [packed.tensor(IDS) for packed, each in zip(known, work, strict=True) if each.sample]
         candidates = iter(chosen_measures(samples, ids))
         rows = [(each.layout.new_rows, {PACKED: each.packed}) for each in known]
     measured = []
-    for n, (forward, choice, place, (new_rows, tensors)) in enumerate(
-        zip(forwards, choices, places, rows, strict=True)
-    ):
-        cache = forward.work.live.cache
-        tensors |= surprisal_measure(forward) | (next(candidates) if choice is not None else {})
-        weights = keepable_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
+    for n, (each, (new_rows, tensors)) in enumerate(zip(work, rows, strict=True)):
+        cache, num_tokens = each.live.cache, each.num_tokens
+        tensors |= surprisal_measure(each) | (next(candidates) if each.sample else {})
+        weights = keepable_rows(each.weights, num_tokens, each.num_together, is_borrowed=each.is_borrowed)
         if not known:
-            tensors |= attention_measures(weights, place[1], cache.num_source)
+            tensors |= attention_measures(weights, num_tokens, cache.num_source)
         scattered = cache.scattered() if weights else {}
         attention = (
             {i: nan_where_evicted(row, scattered.get(i)) for i, row in weights.items()} if scattered else weights
         )
         packing = known[n].layout.packing if known else None
-        measured.append(SequenceMeasures(*place, tensors, new_rows, tuple(weights), attention, packing=packing))
+        measured.append(SequenceMeasures(tensors, new_rows, tuple(weights), attention, packing=packing))
     return measured
 
 
 def measured_rows_of(
-    forwards: Sequence[Forward], captured: Captured
+    work: Sequence[SequenceWork], captured: Captured
 ) -> list[tuple[NewRows | None, dict[str, torch.Tensor]]]:
     """The new rows of each sequence, and what is measured of them: in one go where their shapes are the same."""
     found = []
-    for forward in forwards:
-        cache, first = forward.work.live.cache, forward.work.first_position
+    for each in work:
+        cache, first = each.live.cache, each.first_position
         rows, offsets = cache.all_newest_rows(first), cache.new_row_offsets(first)
-        found.append((NewRows.of(rows, len(forward.work.token_ids), offsets) if rows else None, rows))
+        found.append((NewRows.of(rows, len(each.token_ids), offsets) if rows else None, rows))
     kinds = [new_rows for new_rows, _ in found]
     if (one := kinds[0]) is not None and all(each is not None and each.groups == one.groups for each in kinds):
         together = one.measure_all([rows for _, rows in found], with_rows=captured.new_rows)
@@ -123,16 +114,9 @@ def measured_rows_of(
     return [(new, new.measure(rows, with_rows=captured.new_rows) if new is not None else {}) for new, rows in found]
 
 
-def measure_checksums(forward: Forward) -> SequenceMeasures:
-    """Only the checksums of the new rows: for a step in a scratch session, whose record reaches no client."""
-    first = forward.work.first_position
-    rows = forward.work.live.cache.all_newest_rows(first)
-    return SequenceMeasures(first, forward.work.num_tokens, checksums=row_checksums(rows))
-
-
-def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
+def surprisal_measure(work: SequenceWork) -> dict[str, torch.Tensor]:
     """log p of the first token that was computed, under the logits of the forward before; empty if there are none."""
-    token_id, live = forward.work.token_ids[0], forward.work.live
+    token_id, live = work.token_ids[0], work.live
     if live.logprobs is not None:
         return {"surprisal": live.logprobs[token_id]}
     if live.logits is not None:
@@ -140,75 +124,65 @@ def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
     return {}
 
 
-def observation_of(
-    measured: SequenceMeasures, arrays: Arrays, choice: Sample | None, text_of: TokenTexts
+def observed(
+    part: SequenceStep, measured: SequenceMeasures, arrays: Arrays, sample: Sample | None, text_of: TokenTexts
 ) -> Observation:
-    """What was measured of one sequence, from its `arrays`, which have left the device; `choice` is the sample that was
-    measured."""
+    """A sequence's part of a record, completed with what was measured, from its `arrays`, which have left the device;
+    `sample` is the one that was measured."""
     if measured.packing is not None:
         arrays = arrays | measured.packing.unpack(arrays[PACKED])
     stats: RowStats | None = None
     non_finite: tuple[NonFinite, ...] = ()
     checksums, rows = measured.checksums, dict[int, Pair]()
     if measured.new_rows is not None:
-        found = measured.new_rows.statistics(arrays, measured.first_position)
+        found = measured.new_rows.statistics(arrays, part.first_position)
         stats, non_finite, checksums = found.stats, found.non_finite, found.checksums
         rows = measured.new_rows.rows_of(arrays)
-    following = next_token(arrays, choice.token_id, text_of) if choice and IDS in arrays else None
+    following = next_token(arrays, sample.token_id, text_of) if sample and IDS in arrays else None
     if following is not None and following.entropy != following.entropy and following.num_non_finite:
-        bad = NonFinite("logits", None, None, measured.num_tokens - 1, following.num_non_finite)
+        bad = NonFinite("logits", None, None, part.num_tokens - 1, following.num_non_finite)
         non_finite = (*non_finite, bad)
-    surprisal = -float(arrays["surprisal"]) if "surprisal" in arrays else None
-    summary = attention_summary(arrays, measured.layers)
-    return Observation(stats, summary, surprisal, non_finite, checksums, following, rows)
+    part = replace(
+        part,
+        surprisal=(-float(arrays["surprisal"]) if "surprisal" in arrays else None, *part.surprisal[1:]),
+        candidates=following.candidates if following else (),
+        entropy=following.entropy if following else None,
+        rows=stats,
+        attention=attention_summary(arrays, measured.layers),
+    )
+    return Observation(part, non_finite, checksums, rows)
 
 
-def packed_together(parts: Sequence[SequenceMeasures]) -> dict[str, torch.Tensor]:
-    """The tensors of all sequences of a step, each name prefixed with the index of its sequence."""
-    return {name: tensor for n, part in enumerate(parts) for name, tensor in prefixed(part.tensors, str(n)).items()}
-
-
-def prefixed(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
-    """The same tensors, each name prefixed with that of its owner."""
-    return {f"{owner}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def arrays_of(arrays: Arrays, owner: str) -> Arrays:
-    """The arrays of one owner, without the prefix."""
-    start = f"{owner}."
-    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-
-
-def checksums_of(firsts: Sequence[int], observations: Sequence[Observation]) -> tuple[int, ...]:
+def checksums_of(firsts: Sequence[int], checksums: Sequence[Mapping[int, int]]) -> tuple[int, ...]:
     """One checksum for each layer with rows, over all sequences of a step. Each sequence's checksum is multiplied with
     an odd number made of its index and of the first position of its new rows (`firsts`), so that rows at other places
     give another sum."""
     found: dict[int, int] = {}
-    for number, (first, observation) in enumerate(zip(firsts, observations, strict=True)):
+    for number, (first, of_layers) in enumerate(zip(firsts, checksums, strict=True)):
         odd = 2 * (first + number * PLACES) + 1
-        for layer, checksum in observation.checksums.items():
+        for layer, checksum in of_layers.items():
             found[layer] = wrapped(found.get(layer, 0) + odd * checksum)
     return tuple(found[layer] for layer in sorted(found))
 
 
 def sequence_step(
-    forward: Forward, choice: Sample | None, phase: Phase, stop: StopReason | None, text_of: TokenTexts
+    work: SequenceWork, choice: Sample | None, stop: StopReason | None, text_of: TokenTexts
 ) -> SequenceStep:
     """One sequence's part of a record, without anything measured. Called when the cache has committed the step and the
     sequence still is in its state before it."""
-    work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
+    sequence, cache = work.live.sequence, work.live.cache
     return SequenceStep(
         seq_id=work.live.seq_id,
-        phase=phase,
+        phase=work.phase,
         token_ids=tuple(work.token_ids),
         texts=tuple(map(text_of, work.token_ids)),
         first_position=work.first_position,
         num_tokens=work.num_tokens,
         num_prompt_tokens=sequence.num_prompt_tokens,
-        surprisal=(None, *(forward.surprisal.values if forward.surprisal else (None,) * (len(work.token_ids) - 1))),
+        surprisal=(None, *(work.surprisal.values if work.surprisal else (None,) * (len(work.token_ids) - 1))),
         sampled=choice.token_id if choice else None,
         sampled_text=text_of(choice.token_id) if choice else "",
-        forced=sequence.sampled_is_forced and phase == "decode",
+        forced=sequence.sampled_is_forced and work.phase == "decode",
         candidates=(),
         entropy=None,
         stop=stop,
@@ -219,76 +193,64 @@ def sequence_step(
     )
 
 
-def with_observation(part: SequenceStep, observation: Observation) -> SequenceStep:
-    """The part of a record, completed with what was measured."""
-    following = observation.next_token
-    return replace(
-        part,
-        surprisal=(observation.surprisal, *part.surprisal[1:]),
-        candidates=following.candidates if following else (),
-        entropy=following.entropy if following else None,
-        rows=observation.stats,
-        attention=observation.summary,
-    )
-
-
 log = logging.getLogger(__name__)
 EVICTED = "evicted"  # the name prefix of what was measured of evicted rows
 
 
 @dataclass(eq=False)
-class PendingMeasures:
+class StepMeasures:
     """What was measured of the sequences of one step and of the rows that it evicted; `sent` once it is being copied
-    from the device."""
+    from the device, `clock` is that of the step."""
 
     parts: list[SequenceMeasures]
-    choices: list[Sample | None]
+    samples: list[Sample | None]
     level: CaptureLevel
+    clock: StepClock
     evicted: EvictedInStep = field(default_factory=EvictedInStep)
     sent: PendingCopy | None = None
 
 
-# the record of a finished step whose measurements have not arrived yet, and the clock of that step
-OpenRecord = tuple[StepRecord, PendingMeasures, StepClock]
-
-
 class Observer:
-    """Measures what is `captured`; in a session that `is_scratch` only checksums. Completes records in the order of
-    their steps: at once, or as many steps late as the ring allows."""
+    """Measures what is `captured`; in a session that `is_scratch` (the records of its steps reach no client) only
+    checksums. Completes records in the order of their steps: at once, or as many steps late as the ring allows."""
 
     def __init__(
         self, ring: ObservationRing, captured: Captured, history: History, text_of: TokenTexts, *, is_scratch: bool
     ) -> None:
-        self.ring, self._captured = ring, captured
-        self._history, self._text_of, self._is_scratch = history, text_of, is_scratch
-        self._open: deque[OpenRecord] = deque()
+        self.ring, self.captured = ring, captured
+        self.history, self.text_of, self.is_scratch = history, text_of, is_scratch
+        self._open: deque[tuple[StepRecord, StepMeasures]] = deque()  # finished steps, not measured completely
         self._read_errors: list[InputError] = []
         # of the sequences of the newest record: the (step, seq_id) that computed each last, and its norms up to there
         self._norms: dict[int, tuple[tuple[int, int], Norms]] = {}
 
-    def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
+    def begin(self, work: Sequence[SequenceWork], clock: StepClock) -> StepMeasures:
         """Measure the forwards of a step, before its rows are quantised or evicted."""
-        if self._is_scratch:
-            return PendingMeasures([measure_checksums(forward) for forward in forwards], choices, "off")
-        return PendingMeasures(measure(forwards, choices, self._captured), choices, self._captured.level)
+        samples = [each.sample for each in work]
+        if not self.is_scratch:
+            return StepMeasures(measure(work, self.captured), samples, self.captured.level, clock)
+        rows = (each.live.cache.all_newest_rows(each.first_position) for each in work)
+        return StepMeasures([SequenceMeasures(checksums=row_checksums(each)) for each in rows], samples, "off", clock)
 
-    def send(self, measuring: PendingMeasures, evicted: Sequence[Evicted]) -> None:
+    def send(self, measuring: StepMeasures, evicted: Sequence[Evicted]) -> None:
         """Start the one copy that brings all measurements, and those of the `evicted` rows, to the host."""
-        if self._is_scratch:
+        if self.is_scratch:
             return
         measuring.evicted = EvictedInStep(evicted)
-        tensors = packed_together(measuring.parts) | prefixed(measuring.evicted.measure(), EVICTED)
+        owners = {str(n): part.tensors for n, part in enumerate(measuring.parts)}
+        owners[EVICTED] = measuring.evicted.measure()
+        tensors = {f"{owner}.{name}": tensor for owner, found in owners.items() for name, tensor in found.items()}
         if tensors:
             measuring.sent = self.ring.send(tensors)
 
-    def discard(self, measuring: PendingMeasures) -> None:
+    def discard(self, measuring: StepMeasures) -> None:
         """Discard the measurements of a step that failed."""
         if measuring.sent is not None:
             self.ring.undo_send(measuring.sent)
 
-    def complete_later(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> None:
+    def complete_later(self, record: StepRecord, measuring: StepMeasures) -> None:
         """Queue the record of a finished step, to be completed when its measurements have arrived."""
-        self._open.append((record, measuring, clock))
+        self._open.append((record, measuring))
 
     @property
     def num_open(self) -> int:
@@ -306,9 +268,9 @@ class Observer:
         found, self._read_errors = self._read_errors, []
         return found
 
-    def _read(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
+    def _read(self, record: StepRecord, measuring: StepMeasures) -> StepRecord:
         try:
-            return self.completed(record, measuring, clock)
+            return self.completed(record, measuring)
         except Exception as error:
             if is_of_device(error):
                 self._open.clear()
@@ -317,47 +279,47 @@ class Observer:
             self._read_errors.append(read_error(record.step, error))
             return record
 
-    def completed(
-        self, record: StepRecord, measuring: PendingMeasures, clock: StepClock, *, is_now: bool = False
-    ) -> StepRecord:
+    def completed(self, record: StepRecord, measuring: StepMeasures, *, is_now: bool = False) -> StepRecord:
         """Wait for the measurements of a step and return its complete record; with `is_now` the step's time includes
         the wait."""
-        arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
-        observations = [
-            observation_of(part, arrays_of(arrays, str(n)), choice, self._text_of)
-            for n, (part, choice) in enumerate(zip(measuring.parts, measuring.choices, strict=True))
-        ]
-        checksums = checksums_of([part.first_position for part in measuring.parts], observations)
-        for part, seen in zip(record.sequences, observations, strict=True):
-            self._history.log_rows(record.step, part.seq_id, seen.rows)
-        self._history.tree.set_checksums(record.step, checksums)
+        arrays: dict[str, Arrays] = {owner: {} for owner in (*map(str, range(len(measuring.parts))), EVICTED)}
+        for name, array in self.ring.read(measuring.sent).items() if measuring.sent is not None else ():
+            owner, _, name = name.partition(".")
+            arrays[owner][name] = array
+        parts = zip(record.sequences, measuring.parts, arrays.values(), measuring.samples, strict=False)
+        seen = [observed(*each, self.text_of) for each in parts]
+        firsts = [part.first_position for part in record.sequences]
+        checksums = checksums_of(firsts, [each.checksums for each in seen])
+        for part, _, _, rows in seen:
+            self.history.log_rows(record.step, part.seq_id, rows)
+        self.history.tree.set_checksums(record.step, checksums)
         if is_now:
-            clock.end()
-        timings = clock.timings()
+            measuring.clock.end()
+        timings = measuring.clock.timings()
         if record.phase == "decode":
-            self._captured.note_cost(measuring.level, timings.observe_ms)
-        parts = map(with_observation, record.sequences, observations)
-        record = self._with_norm_ratios(replace(record, sequences=tuple(parts)))
-        return replace(
+            self.captured.note_cost(measuring.level, timings.observe_ms)
+        record = replace(
             record,
-            non_finite=tuple(place for seen in observations for place in seen.non_finite),
+            sequences=tuple(each.part for each in seen),
+            non_finite=tuple(place for each in seen for place in each.non_finite),
             checksums=checksums,
             timings=timings,
-            evictions=measuring.evicted.evictions(arrays_of(arrays, EVICTED)),
+            evictions=measuring.evicted.evictions(arrays[EVICTED]),
         )
+        self.history.log_norms(record)
+        return self._with_norm_ratios(record)
 
     def _with_norm_ratios(self, record: StepRecord) -> StepRecord:
-        """Log the statistics of a step's rows, and compare them with those before."""
-        self._history.log_norms(record)
+        """The record of a step, whose rows are compared with those before."""
         parts, known = [], self._norms
         self._norms = {}
         for part in record.sequences:
             if (rows := part.rows) is not None:
                 seq_id, parent = part.seq_id, record.parent
-                by = None if parent is None else self._history.tree.computed_by(seq_id, parent)
+                by = None if parent is None else self.history.tree.computed_by(seq_id, parent)
                 at, before = known.get(seq_id, (None, None))
                 if at is None or at != by:
-                    before = norms_before(stats for _, stats in self._history.norms_back(seq_id, parent))
+                    before = norms_before(stats for _, stats in self.history.norms_back(seq_id, parent))
                 part = replace(part, norm_ratio=norm_ratio(rows, before))
                 self._norms[seq_id] = (record.step, seq_id), norms_after(before, rows)
             parts.append(part)

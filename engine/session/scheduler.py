@@ -3,13 +3,18 @@ sequences. Preempts a sequence where the page pool is full."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from msgspec import structs
 
+from engine.cache.attention_probe import Probe
 from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
+from engine.look.candidates import Sample
+from engine.look.measures import PackedMeasures
+from engine.model.batch import Surprisal
 from engine.session.chunks import WHOLE, PrefillPlan
 from engine.session.driver import refresh
 from engine.session.states import KeptStates, LiveSequence, LiveSequences
@@ -17,26 +22,31 @@ from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SequenceWork:
-    """The tokens that one sequence computes in a step, the first of them at `first_position`."""
+    """The tokens that one sequence computes in a step, the first of them at `first_position`; and what its forward gave
+    it: the newest logits `[V]`, the surprisal of the tokens of a prefill chunk, the newest query's attention weights
+    `[H, S]` by layer, and what was measured within the forward; and the next token that was sampled from these (None:
+    tokens of the prompt remain to be computed)."""
 
     live: LiveSequence
     token_ids: list[int]
     first_position: int
+    phase: Phase = "decode"
+    logits: torch.Tensor = field(init=False)
+    runners: tuple[str, ...] = ()
+    surprisal: Surprisal | None = None
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    probe: Probe | None = None
+    packed: PackedMeasures | None = None
+    num_together: int = 1  # sequences in the same forward, whose weights are views of the same tensors
+    is_borrowed: bool = False  # the next forward overwrites `weights`: copy what is kept
+    sample: Sample | None = None
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the sequence after the step."""
         return self.first_position + len(self.token_ids)
-
-
-@dataclass(frozen=True, eq=False)
-class StepBatch:
-    """The work of one step: of a single sequence in a prefill, of every running sequence in a decode step."""
-
-    phase: Phase
-    work: list[SequenceWork]
 
 
 class Scheduler:
@@ -74,10 +84,24 @@ class Scheduler:
 
     # ---- the next batch ------------------------------------------------------------------------------------------
 
-    def planned_batch(self, planned: PlannedStep) -> StepBatch:
-        """The batch of an earlier step that is repeated, with room for its new rows: the same sequences, tokens and
-        preemptions. Raises `InputError` where a sequence does not stand as it did, or the pool is too small."""
+    def next_batch(self, planned: PlannedStep | None = None) -> list[SequenceWork]:
+        """Choose the work of this step, with room for its new rows: of a single sequence in a prefill, of every running
+        sequence in a decode step; or that of the `planned` step. Raises `InputError` where nothing can run."""
         self._fill_emptied()
+        if planned is not None:
+            return self._planned_batch(planned)
+        blocked: set[int] = set()
+        while True:
+            chosen = self._choose(blocked)
+            try:
+                return self._begin(chosen)
+            except PoolExhausted:
+                if not self._kept.evict_from(self._live.mode.store):
+                    self._make_room(chosen[0], blocked)
+
+    def _planned_batch(self, planned: PlannedStep) -> list[SequenceWork]:
+        """The batch of an earlier step that is repeated: the same sequences, tokens and preemptions. Raises
+        `InputError` where a sequence does not stand as it did, or the pool is too small."""
         for seq_id in planned.preempted:
             if self._live.get(seq_id).sequence.num_tokens:
                 self.preempt(self._live.get(seq_id))
@@ -95,18 +119,6 @@ class Scheduler:
                         f"The page pool cannot hold what it held at step {planned.step} ({error}): make it larger."
                     ) from None
 
-    def next_batch(self) -> StepBatch:
-        """Choose the batch of this step, with room for its new rows. Raises `InputError` where nothing can run."""
-        blocked: set[int] = set()
-        self._fill_emptied()
-        while True:
-            chosen = self._choose(blocked)
-            try:
-                return self._begin(chosen)
-            except PoolExhausted:
-                if not self._kept.evict_from(self._live.mode.store):
-                    self._make_room(chosen[0], blocked)
-
     def _fill_emptied(self) -> None:
         """Compute the rows again that sequences lost to a failed step, before a batch takes room; a sequence whose rows
         no longer fit into the pool is preempted."""
@@ -123,17 +135,17 @@ class Scheduler:
         one. Raises `InputError` where none is left."""
         working = [live for live in self._live if live.sequence.has_work and live.seq_id not in blocked]
         if not working:
-            self.check_has_work()
             raise InputError("No sequence that waits fits into the page pool: give it more pages or remove a sequence.")
         prefilling = [live for live in working if live.sequence.is_prefilling]
         return prefilling[:1] or working
 
-    def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> StepBatch:
+    def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> list[SequenceWork]:
         """Reserve room for the next rows of all chosen sequences; on failure of none. `planned`, by `seq_id`, fixes how
         many tokens each computes; None: the prefill plan decides."""
         before = self._live.copies(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
-        is_whole, work = self._live.mode.computes_whole_prompts, []
+        is_whole, work = self._live.mode.computes_whole_prompts, list[SequenceWork]()
+        phase: Phase = "prefill" if chosen[0].sequence.is_prefilling else "decode"
         try:
             for live in chosen:
                 refresh(self._live.mode.model, self._history, live)
@@ -148,14 +160,14 @@ class Scheduler:
                 else:
                     chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
                     chunk = min(chunk, live.cache.max_forward_tokens or chunk)
-                work.append(SequenceWork(live, sequence.next_ids(chunk), sequence.num_tokens))
+                work.append(SequenceWork(live, sequence.next_ids(chunk), sequence.num_tokens, phase))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
             for each in work:
                 each.live.cache.cancel_begin()
             self._live.restore(before, self._history)
             raise
-        return StepBatch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)
+        return work
 
     def _make_room(self, first: LiveSequence, blocked: set[int]) -> None:
         """Free pages for `first`, by vLLM V1's rule: a waiting sequence stays out while others run; else the youngest

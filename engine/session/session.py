@@ -83,10 +83,7 @@ class Session:
         self.captured = Captured(capture)
         self.ring = ObservationRing(model.device, late_steps)
         self.observer = Observer(self.ring, self.captured, self.history, self.text_of, is_scratch=is_scratch)
-        self.stepper = Stepper(
-            model, self.live, self.history, self.scheduler, self.text_of, self.ledger.of_step, self.captured,
-            self.observer, is_scratch,
-        )  # fmt: skip
+        self.stepper = Stepper(self.live, self.scheduler, self.observer, self.ledger)
         others = OtherBranches(self.history, self.restorer, self.kept)
         self.pictures = PictureReader(model, self.live, self.history, self.stepper, others)
 

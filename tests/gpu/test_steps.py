@@ -23,7 +23,7 @@ from engine.model.loader import LoadedModel
 from engine.model.runners.launch import SMALLEST_BUCKET, Launches, bucket_of
 from engine.model.runners.pages import PageReader
 from engine.session import sampler
-from engine.session.observe import Observation, checksums_of
+from engine.session.observe import checksums_of
 from engine.session.session import Session
 from engine.session.stepper import LaunchedAhead
 from engine.spec.cache import CacheSpec, cache_preset, fitted
@@ -227,7 +227,7 @@ def check_record(session: Session, record: StepRecord) -> None:
     rows = cache.all_newest_rows(part.first_position)
     measured = {name: found.cpu().numpy() for name, found in NewRows.of(rows, 1).measure(rows).items()}
     new_rows = NewRows.of(rows, 1).statistics(measured, part.first_position)
-    assert record.checksums == checksums_of([part.first_position], [Observation(checksums=new_rows.checksums)])
+    assert record.checksums == checksums_of([part.first_position], [new_rows.checksums])
     likely = likely_tokens(torch.log_softmax(logits.float(), -1)[None])
     expected = likely["candidates.logprobs"][0].tolist()
     pairs = [(sorted((each.logprob for each in part.candidates), reverse=True), expected)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.look.measures import bit_sums, row_checksums
-from engine.session.observe import PLACES, Observation, checksums_of
+from engine.session.observe import PLACES, checksums_of
 
 
 def plain(values: list[int]) -> int:
@@ -25,8 +25,8 @@ def test_a_checksum_is_the_same_in_every_version() -> None:
 
 
 def test_each_sequence_of_a_step_counts_at_its_place() -> None:
-    one, other = Observation(checksums={0: 5, 3: -7}), Observation(checksums={3: 11})
+    one, other = {0: 5, 3: -7}, {3: 11}
     assert checksums_of((9, 2), (one, other)) == (5 * 19, -7 * 19 + 11 * (2 * (2 + PLACES) + 1))
     assert checksums_of((9,), (one,)) == (5 * 19, -7 * 19)
-    assert checksums_of((0,), (Observation(checksums={0: -(1 << 63)}),)) == (-(1 << 63),), "no bit is lost"
-    assert checksums_of((2,), (Observation(checksums={0: -(1 << 63)}),)) == (-(1 << 63),)
+    assert checksums_of((0,), ({0: -(1 << 63)},)) == (-(1 << 63),), "no bit is lost"
+    assert checksums_of((2,), ({0: -(1 << 63)},)) == (-(1 << 63),)
