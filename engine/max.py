@@ -65,50 +65,33 @@ class KVCacheBuffer:
 SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")  # MAX itself takes the first two
 
 
+# What is told of parameters, by MAX's names: what was set, and what follows from it.
+_SET: Final = (
+    "dtype", "n_kv_heads", "head_dim", "num_layers", "devices", "page_size", "data_parallel_degree",
+    "enable_prefix_caching", "kv_connector", "host_kvcache_swap_space_gb", "is_mla", "num_q_heads",
+    "kvcache_quant_config", "speculative_method", "num_draft_tokens",
+)  # fmt: skip
+_DERIVED: Final = (
+    "n_devices", "tensor_parallel_degree", "n_kv_heads_per_device", "num_q_heads_per_device",
+    "replicates_kv_across_tp", "dtype_shorthand", "is_fp8_kv_dtype", "quantized_kv_cache", "shape_per_block",
+    "shape_per_scale_block", "bytes_per_block", "num_draft_tokens_per_step",
+)  # fmt: skip
+
+
 def params_values(params: KVCacheParams) -> dict[str, Any]:
     """The fields that were set, then the derived properties."""
     quantization = params.kvcache_quant_config
-    return {
-        "dtype": params.dtype,
-        "n_kv_heads": params.n_kv_heads,
-        "head_dim": params.head_dim,
-        "num_layers": params.num_layers,
+    words = {
         "devices": [str(device) for device in params.devices],
-        "page_size": params.page_size,
-        "data_parallel_degree": params.data_parallel_degree,
-        "enable_prefix_caching": params.enable_prefix_caching,
-        "kv_connector": params.kv_connector,
-        "host_kvcache_swap_space_gb": params.host_kvcache_swap_space_gb,
-        "is_mla": params.is_mla,
-        "num_q_heads": params.num_q_heads,
-        "kvcache_quant_config": None
-        if quantization is None
-        else {
-            "scale_dtype": quantization.scale_dtype,
-            "quantization_granularity": quantization.quantization_granularity,
-        },
-        "speculative_method": params.speculative_method,
-        "num_draft_tokens": params.num_draft_tokens,
-        **derived_values(params),
+        "kvcache_quant_config": None if quantization is None else asdict(quantization),
     }
+    return {name: getattr(params, name) for name in _SET} | words | derived_values(params)
 
 
 def derived_values(params: KVCacheParams) -> dict[str, Any]:
-    """The derived properties by their names."""
-    return {
-        "n_devices": params.n_devices,
-        "tensor_parallel_degree": params.tensor_parallel_degree,
-        "n_kv_heads_per_device": params.n_kv_heads_per_device,
-        "num_q_heads_per_device": params.num_q_heads_per_device,
-        "replicates_kv_across_tp": params.replicates_kv_across_tp,
-        "dtype_shorthand": params.dtype_shorthand,
-        "is_fp8_kv_dtype": params.is_fp8_kv_dtype,
-        "quantized_kv_cache": params.quantized_kv_cache,
-        "shape_per_block": params.shape_per_block,
-        "shape_per_scale_block": params.shape_per_scale_block if params.quantized_kv_cache else None,
-        "bytes_per_block": params.bytes_per_block,
-        "num_draft_tokens_per_step": params.num_draft_tokens_per_step,
-    }
+    """The derived properties by their names; no shape of scales where there are none."""
+    has_scales = params.quantized_kv_cache
+    return {n: getattr(params, n) if has_scales or n != "shape_per_scale_block" else None for n in _DERIVED}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
@@ -18,10 +18,6 @@ from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WE
 from engine.spec.parameter import Parameter
 from engine.spec.retention import RULES, RuleRow, parse_budget
 from engine.spec.sampling import MAX_TEMPLATE_CHARS, Chat, Prompt, SamplingParams, Turn, chat_of_json
-
-if TYPE_CHECKING:
-    pass
-
 
 MAX_PROMPT_FILE_BYTES, MAX_CHAT_FILE_BYTES = 64 * MIB, 16 * MIB
 
