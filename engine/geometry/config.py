@@ -8,6 +8,7 @@ each size has one name, and a value or none. Types of layers have transformers' 
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -82,17 +83,17 @@ def canonical(config: Config) -> dict[str, Any]:
     """The config with one name per size, completed by the class defaults of the family."""
     text = dict(config)
     if text.get("model_type") in ENCODER_DECODER:
-        for name, others in DECODER_ALIASES.items():
-            found = next((text[other] for other in others if text.get(other) is not None), None)
-            if found is not None:
-                text[name] = found
-    for name, others in ALIASES.items():
-        given = next((other for other in others if text.get(other) is not None), None)
-        if text.get(name) is None and given is not None:
-            text[name] = text[given]
+        text |= _by_one_name(text, DECODER_ALIASES)
+    text |= _by_one_name(text, {name: (name, *others) for name, others in ALIASES.items()})
     text["model_type"] = family = _family(text.get("model_type"))
     defaults: Mapping[str, Any] = FAMILY_DEFAULTS.get(family, {})
     return {**defaults, **text}
+
+
+def _by_one_name(text: Config, aliases: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Each size that the config gives by any of its names, the first of them that has a value."""
+    given = {name: [text[other] for other in others if text.get(other) is not None] for name, others in aliases.items()}
+    return {name: values[0] for name, values in given.items() if values}
 
 
 def _family(model_type: object) -> str:
@@ -302,12 +303,7 @@ def state_elements(text: Config, family: str, layer_type: str) -> RecurrentState
 
 
 def _product(text: Config, *names: str) -> int | None:
-    if not has_sizes(text, *names):
-        return None
-    product = 1
-    for name in names:
-        product *= size(text, name)
-    return product
+    return math.prod(size(text, name) for name in names) if has_sizes(text, *names) else None
 
 
 def _mamba1(text: Config, expand: str, kernel: str, state: str, width: int | None = None) -> RecurrentState | None:

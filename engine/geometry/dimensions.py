@@ -7,7 +7,7 @@ Letters: H query heads, H_kv cached heads, D head dimension, S tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -61,6 +61,12 @@ def dtype_bytes(dtype: str) -> int:
     except KeyError:
         known = ", ".join(DTYPE_BYTES)
         raise InputError(f"The dtype {dtype!r} is not known; use one of {known}.") from None
+
+
+def known_sum(numbers: Iterable[int | None]) -> int | None:
+    """The sum; None if one of the numbers is not known."""
+    found = [*numbers]
+    return None if None in found else sum(number or 0 for number in found)
 
 
 class LayerGeometry(Struct, frozen=True):
@@ -256,9 +262,7 @@ class CacheGeometry(Struct, frozen=True, dict=True):
 
     def state_bytes(self, dtype: str) -> int | None:
         """Bytes of constant state per sequence; None if a layer's size is unknown."""
-        per_layer = [layer.state_bytes(dtype) for layer in self.layers]
-        known = [count for count in per_layer if count is not None]
-        return sum(known) if len(known) == len(per_layer) else None
+        return known_sum(layer.state_bytes(dtype) for layer in self.layers)
 
     def layers_by_kind(self) -> Mapping[LayerKind, tuple[LayerGeometry, ...]]:
         """The layers grouped by kind, in order of first appearance."""

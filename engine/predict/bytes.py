@@ -12,6 +12,7 @@ sum of `engine.spec.terms`, which is both added up and printed. How a codec writ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.config import Config
-from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes, known_sum
 from engine.predict.capacity import (
     DEFAULT_STATIC_TOKENS,
     check_layout,
@@ -113,9 +114,10 @@ class CacheFormula:
     @cached_property
     def kinds(self) -> tuple[Hashable, ...]:
         """A key for each layer; layers with equal keys take the same bytes if they hold the same tokens."""
-        of_index = {index: index for index in self._evicting}
+        by_layer = self.spec.retention.differs_by_layer
+        numbers = {index: index if by_layer else 0 for index in self._evicting}
         return tuple(
-            (structs.replace(la, index=0), self.spec.codec.at(la.index), of_index.get(la.index))
+            (structs.replace(la, index=0), self.spec.codec.at(la.index), numbers.get(la.index))
             for la in self.geometry.layers
         )
 
@@ -432,8 +434,7 @@ class Budget:
     @property
     def state_bytes_per_sequence(self) -> int | None:
         """Bytes of recurrent and convolution state of one sequence; None if the size is unknown for some layer."""
-        known = [kind.state_bytes for kind in self.kinds if kind.state_bytes is not None]
-        return sum(known) if len(known) == len(self.kinds) else None
+        return known_sum(kind.state_bytes for kind in self.kinds)
 
     @property
     def bytes_per_sequence(self) -> int:
@@ -481,9 +482,11 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
     """
     if available_bytes < 0:
         raise InputError(f"Available memory must be 0 bytes or more, not {available_bytes}.")
-    CacheFormula(reserving(geometry, spec), geometry, spec.dtype).check()
+    whole = CacheFormula(reserving(geometry, spec), geometry, spec.dtype)
+    whole.check()
+    counts = Counter(whole.kinds)  # layers of one kind take the same bytes, so that each is computed once
+    distinct = [(counts[kind], la) for kind, la in dict(zip(whole.kinds, geometry.layers, strict=True)).items()]
     free = replace(spec, context=1, prompt=None, cache=structs.replace(spec.cache, max_length=None))
-    distinct = _distinct_layers(geometry, spec.cache)
 
     def fits(num_tokens: int) -> bool:
         formula = CacheFormula(fitted(free.cache, num_tokens), geometry, spec.dtype)
@@ -502,28 +505,14 @@ def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: 
 
 
 def _kind_budget(kind: LayerKind, needs: Sequence[LayerNeed]) -> KindBudget:
-    states = [need.state for need in needs if need.state is not None]
     return KindBudget(
         kind=kind,
         num_layers=len(needs),
         bytes_per_token=sum(need.one_more for need in needs),
         stored_bytes=sum(need.stored.total for need in needs),
         reserved_bytes=sum(need.reserved for need in needs),
-        state_bytes=sum(states) if len(states) == len(needs) else None,
+        state_bytes=known_sum(need.state for need in needs),
     )
-
-
-def _distinct_layers(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGeometry]]:
-    """The distinct layers by size, each with how many layers take the same bytes, so that each is computed once."""
-    retention = cache.retention
-    if retention.layer_budgets or retention.schedule != "uniform":
-        return [(1, layer) for layer in geometry.layers]
-    sorts: dict[object, tuple[int, LayerGeometry]] = {}
-    for layer in geometry.layers:
-        key = structs.replace(layer, index=0), cache.codec.at(layer.index)
-        count, _ = sorts.get(key, (0, layer))
-        sorts[key] = count + 1, layer
-    return list(sorts.values())
 
 
 def _host_bytes(geometry: CacheGeometry, spec: BudgetSpec) -> int:

@@ -3,6 +3,7 @@ tensors, the cache by formula, the device by its free memory. No torch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -26,10 +27,7 @@ class WeightTensor(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 def weight_bytes(tensors: Iterable[WeightTensor], dtype: str, weights: WeightFormat = "stored") -> int:

@@ -323,7 +323,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
         retention = self.retention
         if retention.rerotate:
             raise InputError("Re-rotation rewrites keys, and pages are shared: keep the positions or leave the pages.")
-        if retention.layer_budgets or retention.schedule != "uniform":
+        if retention.differs_by_layer:
             raise InputError("A page holds rows of all layers, so they share one budget: use the growing layout.")
         if retention.budget is not None and retention.budget < self.page_size:
             raise InputError(
@@ -482,8 +482,8 @@ def fitted(spec: CacheSpec, num_tokens: int, share: float | None = None) -> Cach
         return spec
     retention, codec = spec.retention, spec.codec
     if not retention.keeps_all:
-        least = spec.page_size if spec.is_paged else 1
-        return replace(spec, retention=_retention_keeping(retention, round(num_tokens * share), least))
+        least = spec.page_size if spec.is_paged and not retention.is_by_position else 1
+        return with_budget(spec, max(round(num_tokens * share), retention.sinks + 1, least))
     if any(coding.is_kivi for coding in (codec.keys, codec.values)):
         return replace(spec, codec=replace(codec, keys=_shortest(codec.keys), values=_shortest(codec.values)))
     return spec
@@ -497,16 +497,6 @@ def with_budget(spec: CacheSpec, num_kept: int) -> CacheSpec:
     if retention.window is not None and retention.sinks + retention.window > num_kept:
         retention = replace(retention, window=None)
     return replace(spec, retention=replace(retention, budget=num_kept, ratio=None, layer_budgets=()))
-
-
-def _retention_keeping(retention: RetentionSpec, num_kept: int, least: int) -> RetentionSpec:
-    """The same rule, keeping `num_kept` rows."""
-    sinks = retention.sinks
-    if retention.is_by_position:
-        return replace(retention, window=max(1, num_kept - sinks))
-    budget = max(num_kept, sinks + 1, least)
-    window = retention.window if retention.window is not None and sinks + retention.window <= budget else None
-    return replace(retention, budget=budget, ratio=None, layer_budgets=(), window=window)
 
 
 def _shortest(coding: Coding) -> Coding:

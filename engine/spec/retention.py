@@ -333,6 +333,11 @@ class RetentionSpec(Struct, frozen=True):
         return self.row.summary + (" More rows in the first layers than in the last." if is_spread else "")
 
     @property
+    def differs_by_layer(self) -> bool:
+        """Whether layers have different budgets."""
+        return bool(self.layer_budgets) or self.schedule != "uniform"
+
+    @property
     def keeps_all(self) -> bool:
         return self.name == "all"
 
