@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks, check_budget
 from engine.cache.compressed.retention import LayerView, Rule, cut, rule_of
-from engine.cache.compressed.stores import KiviStore, RowStore, Store, shared_copy_of, store_of
+from engine.cache.compressed.stores import RowStore
 from engine.cache.contract import (
     NO_ROWS,
     Evicted,
@@ -45,8 +45,8 @@ class LayerPlan:
     none."""
 
     layer: CompressedLayer
-    key_store: Store
-    value_store: Store
+    key_store: RowStore
+    value_store: RowStore
     memory: torch.Tensor | None
     positions: torch.Tensor | None
     sinks: torch.Tensor | None
@@ -58,8 +58,6 @@ class LayerPlan:
         """Evict the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
         the positions `[H_kv, E]` of those evicted."""
         keys, values = self.key_store, self.value_store
-        assert isinstance(keys, RowStore)
-        assert isinstance(values, RowStore)
         gone = positions.gather(1, evicted)
         state = None if self.lost is None else self.lost.state
         self.lost = Lost(keys.picked(evicted), values.picked(evicted), gone, state)
@@ -194,7 +192,6 @@ class CompressedCache(SequenceCache):
         if plan.memory is not None and rule.is_per_row:
             plan.memory = plan.memory.gather(1, chosen.kept)
         if self._rotation is not None and plan.sinks is not None:
-            assert isinstance(plan.key_store, RowStore)
             # directly before the window, and always from their original keys, so that rounding does not add up
             plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, layer.seen - num_kept))
         plan.evicted = EvictedRows(
@@ -220,7 +217,7 @@ class CompressedCache(SequenceCache):
         plans = []
         for index, positions in spans.items():
             layer = self._layer(index)
-            if not (isinstance(layer.key_store, RowStore) and isinstance(layer.value_store, RowStore)):
+            if layer.key_store.coding.is_kivi or layer.value_store.coding.is_kivi:
                 raise InputError("KIVI's keys share scales over groups of tokens, so no row can be dropped: mask it.")
             if self._rotation is not None:
                 raise InputError("Keys of this cache were rotated to close gaps, so no row can be dropped: mask it.")
@@ -372,8 +369,7 @@ class CompressedLayer(OwnLayer):
         super().__init__()
         self.lost, self.index, self._rotation = lost, index, rotation
         self.is_sliding = is_sliding  # read by transformers when it sizes masks; a sliding layer too keeps all its rows
-        self.key_store = store_of(keys, "keys")
-        self.value_store = store_of(values, "values")
+        self.key_store, self.value_store = RowStore(keys, "keys"), RowStore(values, "values")
         self.seen = 0
         self.held = 0  # number of rows, equal in every head; counted when both K and V are written
         self.num_heads = 0
@@ -489,7 +485,7 @@ class CompressedLayer(OwnLayer):
         num_coded = self._store(part).num_coded(num_rows) if num_tokens else 0
         return num_tokens if num_coded >= num_rows else num_coded
 
-    def _store(self, part: Part) -> RowStore | KiviStore:
+    def _store(self, part: Part) -> RowStore:
         return self.key_store if part == "keys" else self.value_store
 
     # ---- going back ----------------------------------------------------------------------------------------------
@@ -529,7 +525,6 @@ class CompressedLayer(OwnLayer):
         bits."""
         if self.sinks is None or self._rotation is None:
             return
-        assert isinstance(self.key_store, RowStore)
         gap = self.seen - self.held
         count = min(self.held, self.sinks.shape[2])
         if count:
@@ -541,7 +536,7 @@ class CompressedLayer(OwnLayer):
         """The layer after going back to `num_tokens`: a copy of it, which shares the rows' storage but has its own
         counts, goes back; this one is unchanged."""
         made = copy.copy(self)
-        made.key_store, made.value_store = shared_copy_of(self.key_store), shared_copy_of(self.value_store)
+        made.key_store, made.value_store = self.key_store.shared_copy(), self.value_store.shared_copy()
         made.crop(num_tokens)
         return made
 
@@ -549,8 +544,6 @@ class CompressedLayer(OwnLayer):
         """Undo several evictions at once: keep, of the rows held and those evicted since, those before `num_tokens`, in
         order of position."""
         assert self.positions is not None
-        assert isinstance(self.key_store, RowStore)
-        assert isinstance(self.value_store, RowStore)
         positions = torch.cat([self.positions[:, : self.held], *(positions for positions, _ in undone)], 1)
         count = int((positions[0] < num_tokens).sum())  # the same in every head
         ordered = positions.sort(1)
@@ -598,7 +591,7 @@ class CompressedLayer(OwnLayer):
     @torch.inference_mode()
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
         before = None if part == "values" or self.sinks is None else self._sinks_now().clone()
-        (self.key_store if part == "keys" else self.value_store).write(heads, slots, numbers)
+        self._store(part).write(heads, slots, numbers)
         if before is not None:
             self._rewrite_sinks(before)
 
@@ -613,7 +606,6 @@ class CompressedLayer(OwnLayer):
         going back will give the same."""
         assert self.sinks is not None
         assert self._rotation is not None
-        assert isinstance(self.key_store, RowStore)
         now, gap = self._sinks_now(), self.seen - self.held
         is_written = (now != before).any(-1, keepdim=True)
         self.sinks = torch.where(is_written, self._rotation.rotate(now, -gap), self.sinks)

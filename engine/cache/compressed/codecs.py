@@ -27,9 +27,16 @@ Codes = tuple[torch.Tensor, ...]
 
 class RowCodec:
     """Encodes rows independently of each other: `decode(encode(rows))` is what attention reads. This one keeps them as
-    they are. `shared` is the scale that all rows share; None before it is fixed, and where each row has its own."""
+    they are. `shared` is the scale that all rows share; None before it is fixed, and where each row has its own.
+    `names` are those of its tensors as they are stored, and `group` the number of rows that are decoded together."""
 
     shared: torch.Tensor | None = None
+    names: tuple[str, ...] = ("codes", "scales")
+    group = 1
+
+    def counts(self, num_rows: int) -> tuple[int, int, int]:
+        """The number of rows that each of its tensors has for so many rows."""
+        return num_rows, num_rows, num_rows
 
     def encode(self, rows: torch.Tensor) -> Codes:
         """Rows `[B, H, T, D]` as tensors `[B, H, T, …]`: the codes, and scales if each row has its own."""
@@ -111,18 +118,12 @@ class Int8(RowCodec):
 def row_codec(coding: Coding, shared: torch.Tensor | None = None) -> RowCodec:
     """The codec of a coding that quantises rows independently; `shared` is the scale of all rows, if it is fixed
     already."""
-    match coding.name:
-        case "exact":
-            return RowCodec()
-        case "fp8" | "fp8-head":
-            return Fp8Frozen(coding.name == "fp8-head", shared)
-        case "fp8-token-head":
-            return Fp8Grouped(None)
-        case "fp8-max" | "fp8-max-e8m0":
-            return Fp8Grouped(coding.group_size, powers_of_two=coding.name == "fp8-max-e8m0")
-        case "int8":
-            return Int8()
-    raise AssertionError(f"{coding.name} does not write rows by themselves")
+    assert not coding.is_kivi, "its keys share scales"
+    if coding.is_frozen:
+        return Fp8Frozen(coding.name == "fp8-head", shared)
+    if coding.name.startswith("fp8"):
+        return Fp8Grouped(coding.group_size if coding.has_groups else None, coding.name == "fp8-max-e8m0")
+    return Int8() if coding.name == "int8" else RowCodec()
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------

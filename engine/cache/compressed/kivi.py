@@ -8,41 +8,48 @@ from __future__ import annotations
 
 import torch
 
+from engine.cache.compressed.codecs import Codes, RowCodec
+from engine.spec.codec import Part
+
 TINY_HALF = 2.0**-14
 WORD_BITS = 32
 
-Packed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+class Kivi(RowCodec):
+    """K or V `[B, H, T, D]` as words, scales and offsets. Of keys, T is a multiple of G: words `[B, H, T b / 32, D]`,
+    scales and offsets `[B, H, T / G, D]`; of values, words `[B, H, T, D b / 32]`, scales and offsets `[B, H, T, D /
+    G]`."""
+
+    names = ("words", "scales", "offsets")
+
+    def __init__(self, bits: int, group: int, part: Part) -> None:
+        self._bits, self.group, self._axis = bits, group, 2 if part == "keys" else 3
+
+    def encode(self, rows: torch.Tensor) -> Codes:
+        axis = self._axis
+        codes, scales, offsets = quantised(grouped(rows.float(), axis, self.group), axis + 1, self._bits)
+        codes = codes.flatten(axis, axis + 1)
+        words = packed(codes, self._bits) if axis == 3 else packed(codes.mT, self._bits).mT.contiguous()
+        return words, scales.squeeze(axis + 1), offsets.squeeze(axis + 1)
+
+    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
+        (words, scales, offsets), axis = codes, self._axis
+        if axis == 3:
+            found = unpacked(words, self._bits)
+        else:
+            shifts = torch.arange(0, WORD_BITS, self._bits, device=words.device, dtype=torch.int32)[:, None]
+            found = (words.unsqueeze(3) >> shifts).bitwise_and_(2**self._bits - 1).flatten(2, 3).float()
+        scales, offsets = (each.float().unsqueeze(axis + 1) for each in (scales, offsets))
+        return grouped(found, axis, self.group).mul_(scales).add_(offsets).flatten(axis, axis + 1).to(dtype)
+
+    def counts(self, num_rows: int) -> tuple[int, int, int]:
+        if self._axis == 3:
+            return num_rows, num_rows, num_rows
+        groups = num_rows // self.group
+        return num_rows * self._bits // WORD_BITS, groups, groups
 
 
-def encode_keys(rows: torch.Tensor, bits: int, group: int) -> Packed:
-    """Keys `[B, H, T, D]`, T a multiple of G: words `[B, H, T b / 32, D]`, scales and offsets `[B, H, T / G, D]`."""
-    codes, scales, offsets = quantised(grouped(rows.float(), 2, group), 3, bits)
-    return packed(codes.flatten(2, 3).mT, bits).mT.contiguous(), scales.squeeze(3), offsets.squeeze(3)
-
-
-def decode_keys(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """Keys `[B, H, T, D]` from their words, scales and offsets."""
-    words, scales, offsets = parts
-    shifts = torch.arange(0, WORD_BITS, bits, device=words.device, dtype=torch.int32)[:, None]
-    codes = (words.unsqueeze(3) >> shifts).bitwise_and_(2**bits - 1).flatten(2, 3).float()
-    numbers = grouped(codes, 2, group).mul_(scales.float().unsqueeze(3)).add_(offsets.float().unsqueeze(3))
-    return numbers.flatten(2, 3).to(dtype)
-
-
-def encode_values(rows: torch.Tensor, bits: int, group: int) -> Packed:
-    """Values `[B, H, T, D]`: words `[B, H, T, D b / 32]`, scales and offsets `[B, H, T, D / G]`."""
-    codes, scales, offsets = quantised(grouped(rows.float(), 3, group), 4, bits)
-    return packed(codes.flatten(3), bits), scales.squeeze(4), offsets.squeeze(4)
-
-
-def decode_values(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """Values `[B, H, T, D]` from their words, scales and offsets."""
-    words, scales, offsets = parts
-    codes = grouped(unpacked(words, bits), 3, group)
-    return codes.mul_(scales.float().unsqueeze(4)).add_(offsets.float().unsqueeze(4)).flatten(3).to(dtype)
-
-
-def quantised(groups: torch.Tensor, axis: int, bits: int) -> Packed:
+def quantised(groups: torch.Tensor, axis: int, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes 0 … 2^b - 1 as float32, with the float16 scale and offset of each group along `axis`.
 
     A group with a NaN or an infinity gets a NaN scale, so that all of it is decoded to NaN and never to other numbers.

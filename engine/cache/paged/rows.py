@@ -165,7 +165,7 @@ class PageRows:
         if self.coding.is_exact:
             return StoredPart({"rows": parts[0]})
         count = parts[0].shape[2]
-        return StoredPart(dict(zip(("codes", "scales"), parts, strict=True)), self.coding.name, count, 0)
+        return StoredPart(dict(zip(self._codec.names, parts, strict=True)), self.coding.name, count, 0)
 
     def refill(self, slots: Slots, part: StoredPart) -> None:
         """Write what `written` returned into slots."""

@@ -8,7 +8,6 @@ import torch
 
 from engine.analysis.what_if import Trial, exact_logits, newest_logits, rank_correlation, scratch_cache, trial_of
 from engine.cache.compressed.cache import CompressedCache
-from engine.cache.compressed.stores import RowStore
 from engine.look.candidates import kl_divergence
 from engine.session.rerun import fill
 from engine.session.session import Session
@@ -44,8 +43,6 @@ def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
     with torch.inference_mode():
         for _, layer in cache.compressed_layers:
             slots = torch.tensor(kept).expand(layer.num_heads, -1)
-            assert isinstance(layer.key_store, RowStore)
-            assert isinstance(layer.value_store, RowStore)
             layer.key_store, layer.value_store = layer.key_store.with_only(slots), layer.value_store.with_only(slots)
             layer.positions, layer.held = slots, len(kept)
     return kl_divergence(exact_logits(trial), newest_logits(trial, cache))

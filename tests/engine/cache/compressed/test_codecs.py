@@ -13,7 +13,7 @@ from transformers.utils.import_utils import is_optimum_available, is_optimum_qua
 
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import from_e4m3, row_codec
-from engine.cache.compressed.stores import store_of
+from engine.cache.compressed.stores import RowStore
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, tuned
@@ -65,13 +65,11 @@ def test_e4m3_is_within_a_sixteenth(name: str, seed: int, scale: float) -> None:
 )
 def test_kivi_is_within_half_a_step(bits: int, group: int, part: str, seed: int, scale: float, offset: float) -> None:
     rows = random_rows(seed, scale, offset)
-    encode, decode, axis = (
-        (kivi.encode_keys, kivi.decode_keys, 2) if part == "keys" else (kivi.encode_values, kivi.decode_values, 3)
-    )
-    parts = encode(rows, bits, group)
+    codec, axis = kivi.Kivi(bits, group, part), 2 if part == "keys" else 3  # type: ignore[arg-type]
+    parts = codec.encode(rows)
     assert parts[0].dtype == torch.int32
     assert parts[0].numel() == rows.numel() * bits // 32
-    error = (decode(parts, bits, group, torch.float32) - rows).abs()
+    error = (codec.decode(parts, torch.float32) - rows).abs()
     step = parts[1].float().repeat_interleave(group, axis)
     assert bool((error <= step * 0.5 * (1 + 1e-4) + 1e-7 * rows.abs()).all())
 
@@ -89,7 +87,7 @@ def test_kivi_keeps_what_the_paper_keeps() -> None:
     rows = random_rows(0, 1.0, tokens=300)
     coded = {}
     for part in ("keys", "values"):
-        store = store_of(Coding("kivi-2", 32, 128), part)  # type: ignore[arg-type]
+        store = RowStore(Coding("kivi-2", 32, 128), part)  # type: ignore[arg-type]
         store.append(rows)
         assert torch.equal(store.read(), rows), "the prompt attends exactly"
         store, _ = store.settled()
@@ -101,7 +99,7 @@ def test_kivi_keeps_what_the_paper_keeps() -> None:
 
 @pytest.mark.parametrize("part", ["keys", "values"])
 def test_kivi_decodes_its_latest_rows_as_it_decodes_all(part: Part) -> None:
-    store = store_of(Coding("kivi-4", 16, 32), part)
+    store = RowStore(Coding("kivi-4", 16, 32), part)
     store.append(torch.randn(1, 2, 70, 32))
     store, _ = store.settled()
     store.append(torch.randn(1, 2, 20, 32))
@@ -112,7 +110,7 @@ def test_kivi_decodes_its_latest_rows_as_it_decodes_all(part: Part) -> None:
 
 def test_kivi_flushes_keys_by_the_residual_and_values_one_by_one() -> None:
     rows = random_rows(0, 1.0, tokens=80)
-    keys, values = (store_of(Coding("kivi-4", 16, 32), part) for part in ("keys", "values"))  # type: ignore[arg-type]
+    keys, values = (RowStore(Coding("kivi-4", 16, 32), part) for part in ("keys", "values"))  # type: ignore[arg-type]
     for store in (keys, values):
         store.append(rows[:, :, :40])
     keys, values = keys.settled()[0], values.settled()[0]
@@ -133,7 +131,7 @@ def test_kivi_flushes_keys_by_the_residual_and_values_one_by_one() -> None:
 @pytest.mark.parametrize("name", [*FP8, "int8", "kivi-4", "kivi-2"])
 def test_a_store_goes_back_to_the_bit(name: str) -> None:
     rows = random_rows(1, 2.0, tokens=90)
-    store = store_of(Coding(name), "keys") if "kivi" not in name else store_of(Coding(name, 16, 16), "keys")  # type: ignore[arg-type]
+    store = RowStore(Coding(name), "keys") if "kivi" not in name else RowStore(Coding(name, 16, 16), "keys")  # type: ignore[arg-type]
     store.append(rows[:, :, :30])
     store, _ = store.settled()
     seen = {30: store.read().clone()}
@@ -156,7 +154,7 @@ def test_nothing_not_finite_is_hidden(name: str, bad: float) -> None:
     rows = random_rows(2, 1.0)
     rows[0, 1, 5, 7] = bad
     group = 16 if "kivi" in name or "max" in name else None
-    store = store_of(Coding(name, group, 16 if "kivi" in name else None), "values")  # type: ignore[arg-type]
+    store = RowStore(Coding(name, group, 16 if "kivi" in name else None), "values")  # type: ignore[arg-type]
     store.append(rows)
     assert not bool(store.settled()[0].read()[0, 1, 5].isfinite().all())
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.cache.compressed.codecs import row_codec
-from engine.cache.compressed.kivi import encode_keys, encode_values
+from engine.cache.compressed.kivi import Kivi
 from engine.spec.codec import Coding
 
 
@@ -73,8 +73,8 @@ def test_kivis_groups_are_tokens_of_a_channel_and_channels_of_a_token(bits: int)
     of_keys = rows.view(1, 2, 2, 8, 32).transpose(3, 4)  # [1, 2, groups of tokens, channels, 8]
     of_values = rows.view(1, 2, 16, 4, 8)
     for (_, scales, offsets), groups in (
-        (encode_keys(rows, bits, 8), of_keys),
-        (encode_values(rows, bits, 8), of_values),
+        (Kivi(bits, 8, "keys").encode(rows), of_keys),
+        (Kivi(bits, 8, "values").encode(rows), of_values),
     ):
         low, high = groups.amin(-1), groups.amax(-1)
         assert scales.shape == offsets.shape == low.shape
