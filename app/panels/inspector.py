@@ -11,7 +11,7 @@ from PySide6.QtGui import QFont
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands, token_label
 from app.draw.grid import row_means
-from app.draw.matrix import matrix_of
+from app.draw.matrix import is_map, matrix_of
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.heatmap import words_at
 from app.kit.painting import signed_colors
@@ -34,6 +34,7 @@ from app.models import Models, Token
 from app.models.pictures import ATTENTION, ROW, TABLE, WALL
 from app.models.places import geometry_of, layer_label, num_source, page_of
 from engine.counted import counted
+from engine.spec.lenses import LENSES
 from engine.wire.pictures import AttentionPicture, RowPicture
 from engine.wire.records import RowStats, SequenceStep, StepRecord
 
@@ -42,6 +43,7 @@ _ATTENTION_TIP = (
     "The share of its attention in this layer that the newest token gives this one: a bar for each head, from left to "
     "right, and their mean."
 )
+NEWEST_QUERY = ("attention", "attention-map")  # lenses through which the newest query's weights are seen
 _EVICTED_TIP = "The selected layer and kv head hold its row no more."
 _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
@@ -220,29 +222,43 @@ def _norm_fact(
 
 
 def _viewed(models: Models, token: Token, attention: AttentionPicture | None) -> list[Fact]:
-    """The attention of the newest token to this one, per head of the layer that is shown."""
-    if attention is None:
+    """The attention of the newest token to this one, in every head of the layer that is shown, or in the one head whose
+    map is."""
+    if attention is None or (matrix := matrix_of(attention)).span_of(token.position) is None:
         return []
-    label, matrix = f"attention {layer_label(models, attention.request.layer)}", matrix_of(attention)
+    label = f"attention {layer_label(models, attention.request.layer)}"
+    if is_map(attention):
+        label += f" head {attention.request.head}"
     if (weights := received(attention, token.position)) is None:
-        is_pooled = attention.request.lens == "attention" and matrix.span_of(token.position) is not None
-        how = f"one of {matrix.per_column} in a column: zoom in"
-        return [Fact(label, how, role="muted", short="zoom in", tip=_ATTENTION_TIP)] if is_pooled else []
-    held = weights[~matrix.is_gone[:, token.position - matrix.start]]
+        how, short = _why_not_told(attention)
+        return [Fact(label, how, role="muted", short=short, tip=_ATTENTION_TIP)]
+    held = weights[~matrix.is_gone[-len(weights) :, token.position - matrix.start]]
     if not held.size:
         return [Fact(label, "its row was evicted", role="muted", tip=_ATTENTION_TIP)]
-    bars = tuple(float(weight) for weight in np.nan_to_num(weights))
-    share = f"mean {percent(float(held.mean()))}"
-    return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=_ATTENTION_TIP)]
+    bars, share = tuple(float(weight) for weight in np.nan_to_num(weights)), percent(float(held.mean()))
+    of_all = share if is_map(attention) else f"mean {share}"
+    return [Fact(label, of_all, bars=bars, color="good", short=share, tip=_ATTENTION_TIP)]
+
+
+def _why_not_told(picture: AttentionPicture) -> tuple[str, str]:
+    """Why a picture does not have the newest query's weight of a position that it shows, in full and in short."""
+    matrix, lens = matrix_of(picture), LENSES[picture.request.lens]
+    if lens.name not in NEWEST_QUERY:
+        return f"not in the picture of {lens.label}", "not in the picture"
+    if matrix.per_column > 1:
+        return f"one of {matrix.per_column} in a column: zoom in", "zoom in"
+    return f"one of {picture.queries_per_row} queries in a row: choose fewer", "several queries"
 
 
 def received(picture: AttentionPicture, position: int) -> Floats | None:
-    """The weights `[H]` that the newest query gave one position, NaN in heads that had evicted it; None if the position
-    is pooled with others or outside the picture, or the picture is of other queries."""
+    """The weights `[H]` that the newest query gave one position, NaN in heads that had evicted it; of the attention map
+    that of its one head. None if the position is pooled with others or outside the picture, the query is pooled with
+    others, or the picture is of other numbers."""
     matrix = matrix_of(picture)
-    if picture.request.lens != "attention" or matrix.span_of(position) is None or matrix.per_column > 1:
+    if picture.request.lens not in NEWEST_QUERY or matrix.span_of(position) is None or matrix.per_column > 1:
         return None
-    return matrix.low[:, position - matrix.start]
+    first, last = matrix.places[-1].queries or (0, 0)
+    return None if last > first else matrix.low[-1 if is_map(picture) else 0 :, position - matrix.start]
 
 
 def _values(models: Models, row: RowPicture | None) -> list[Fact]:

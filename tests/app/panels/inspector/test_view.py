@@ -114,6 +114,24 @@ def test_attention_that_several_tokens_share_is_said_to_need_a_closer_look(
     assert facts_of(view)["attention L3"] == "one of 2 in a column: zoom in"
 
 
+def test_attention_is_told_whatever_the_attention_panel_shows(models: Models, show: Callable[..., Any]) -> None:
+    """The map is of one head, and its last row is the newest query; sums of queries do not have it."""
+    show(AttentionView(models))
+    view = show(InspectorView(models))
+    give_pictures(models)
+    newest = models.pictures.attention
+    assert newest is not None
+    weights = newest.weights[4:8] / 2
+    request = replace(newest.request, lens="attention-map", head=5)
+    picture = replace(newest, request=request, weights=weights, first_query=newest.query_position - 3)
+    models.pictures.put(picture)
+    assert facts_of(view)["attention L3 head 5"] == percent(float(weights[-1, 13]))
+    models.pictures.put(replace(picture, queries_per_row=2, first_query=newest.query_position - 7))
+    assert facts_of(view)["attention L3 head 5"] == "one of 2 queries in a row: choose fewer"
+    models.pictures.put(replace(newest, request=replace(newest.request, lens="attention-received")))
+    assert facts_of(view)["attention L3"] == "not in the picture of attention received"
+
+
 def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     models.selection.update(step=2, position=13)
