@@ -199,7 +199,8 @@ class StepAxis:
     """The first step is at its own number, each later one a unit further; the name of a place is its step."""
 
     def __init__(self, steps: Sequence[int]) -> None:
-        self._steps = np.array(steps, np.int64)
+        self.steps = list(steps)
+        self._steps = np.array(self.steps, np.int64)
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -115,12 +115,13 @@ class AxisTicks(Protocol):
 
 
 class Chart(Struct, frozen=True, eq=False):
-    """A whole plot. `points` `[N, 2]` can be pointed at and picked by index: the nearest along x, or with `reach` the
-    nearest within so many pixels. `home` is the range of x and of y that shows everything; `title` and `note` are shown
-    above the plot."""
+    """A whole plot. `points` `[N, 2]` can be pointed at and picked: the nearest along x, or with `reach` the nearest
+    within so many pixels; `keys` `[N]` are what the points stand for. `home` is the range of x and of y that shows
+    everything; `title` and `note` are shown above the plot."""
 
     marks: tuple[ChartMark, ...]
     points: Floats
+    keys: Sequence[Any]
     home: tuple[tuple[float, float], tuple[float, float]]
     x_ticks: AxisTicks
     y_ticks: AxisTicks

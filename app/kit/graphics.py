@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyqtgraph as pg
@@ -104,10 +105,11 @@ class _MenulessView(pg.ViewBox):  # type: ignore[misc]
 
 
 class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
-    """Draws a chart. Signals: `pointed(index or None)`, `picked(index)` and `menu_wanted(place on the screen)`."""
+    """Draws a chart. Signals: `pointed()`, `picked(key)` of one of its points, and `menu_wanted(place on the
+    screen)`."""
 
-    pointed = Signal(object)
-    picked = Signal(int)
+    pointed = Signal()
+    picked = Signal(object)
     menu_wanted = Signal(QPoint)
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -151,6 +153,11 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         x_range, y_range = self._view.viewRange()
         rect = self._view.sceneBoundingRect()
         return PlotFrame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), current_theme())
+
+    @property
+    def pointed_key(self) -> Any:
+        """The key of the point under the mouse; None if there is none."""
+        return None if self.chart is None or self._pointed is None else self.chart.keys[self._pointed]
 
     def show_chart(self, chart: Chart) -> None:
         if (current_theme(), chart) == (self._drawn_in, self.chart):
@@ -280,7 +287,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         if index != self._pointed:
             self._pointed = index
             self.viewport().update()
-            self.pointed.emit(index)
+            self.pointed.emit()
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         super().mouseMoveEvent(event)
@@ -297,15 +304,15 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         super().mouseReleaseEvent(event)
         is_click = self._pressed is not None and (event.position() - self._pressed).manhattanLength() <= _CLICK
         index = self.index_at(event.position())
-        if is_click and index is not None and event.button() == Qt.MouseButton.LeftButton:
-            self.picked.emit(index)
+        if is_click and self.chart is not None and index is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.picked.emit(self.chart.keys[index])
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         match event.key():
             case Qt.Key.Key_Left | Qt.Key.Key_Right as key:
                 self._walk(1 if key == Qt.Key.Key_Right else -1)
             case Qt.Key.Key_Return | Qt.Key.Key_Enter if self._pointed is not None:
-                self.picked.emit(self._pointed)
+                self.picked.emit(self.pointed_key)
             case Qt.Key.Key_Home:
                 self.reset_view()
             case Qt.Key.Key_Plus | Qt.Key.Key_Equal | Qt.Key.Key_Minus as key:

@@ -1,12 +1,12 @@
 """A plot with axes, zoom, pan, a read-out under the mouse and export, drawn by pyqtgraph in the theme's colours; and
-the plot of a difference per step."""
+the chart of a difference per step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PySide6.QtCore import QPoint, QPointF, QRectF, Qt, Signal
@@ -20,7 +20,6 @@ from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, Floats, PlotFrame
 from app.kit.files import save_drawing, save_picture
 from app.kit.theme import current_theme, font_text
 from app.kit.widgets import ElidedLabel, column, connect_all, row, set_text_role
-from app.models.selection import Selection
 
 if TYPE_CHECKING:
     from app.kit.graphics import PlotCanvas
@@ -30,21 +29,22 @@ _LINE = 15
 
 
 class Plot(QWidget):
-    """Shows a `Chart`. Signals: `pointed(index or None)` and `picked(index)` of its points; `message(text)`, for the
-    status line.
+    """Shows a `Chart`; `pointed_key` is the key of the point under the mouse. Signals: `pointed()`, it is another one;
+    `picked(key)`, a point was clicked; `message(text)`, for the status line.
 
     The wheel zooms, a drag pans, Home shows everything again; Left and Right move between the points, Enter picks one.
     pyqtgraph is imported with the first chart: earlier it would delay the window's first picture by a fifth of a
     second.
     """
 
-    pointed = Signal(object)
-    picked = Signal(int)
+    pointed = Signal()
+    picked = Signal(object)
     message = Signal(str)
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self._canvas: PlotCanvas | None = None
+        self._made_of: object = None
         self.title, self.note = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_text(11))
         self.words = ElidedLabel(font_text(11), "text")
         self.setAccessibleName(name)
@@ -56,10 +56,6 @@ class Plot(QWidget):
         above = row((self.title, 2), (self.note, 3))
         self._column = column(above, self.words, spacing=0, on=self)
 
-    def connect_to(self, pointed: object, picked: object, message: object) -> None:
-        """Connect its three signals to slots or signals of the panel."""
-        connect_all((self.pointed, pointed), (self.picked, picked), (self.message, message))
-
     def hide_chart(self) -> None:
         """Hide the chart with its title and note."""
         for part in (self.canvas, self.title, self.note):
@@ -67,6 +63,7 @@ class Plot(QWidget):
 
     def show_chart(self, chart: Chart) -> None:
         """Draw a chart; a range that the user has zoomed to stays."""
+        self._made_of = None
         self.canvas.setVisible(True)
         self.canvas.show_chart(chart)
         self.title.setText(chart.title)
@@ -74,6 +71,19 @@ class Plot(QWidget):
         self.title.setVisible(bool(chart.title))
         self.note.setVisible(bool(chart.note))
         set_text_role(self.note, chart.note_role)
+
+    def show_made(self, of: object, make: Callable[[], Chart]) -> None:
+        """Draw the chart that `make` returns; nothing is made anew while what it is made `of` and the theme stay the
+        same, as when the mouse points elsewhere."""
+        key = of, current_theme()
+        if key != self._made_of:
+            self.show_chart(make())
+            self._made_of = key
+
+    @property
+    def pointed_key(self) -> Any:
+        """The key of the point under the mouse; None if there is none."""
+        return None if self._canvas is None else self._canvas.pointed_key
 
     def show_words(self, words: str) -> None:
         """Set the line below: about the point under the mouse, or else what the panel wants to say."""
@@ -128,48 +138,9 @@ class Plot(QWidget):
         menu.popup(place)
 
 
-class StepPlot(Plot):
-    """A plot whose points are steps; `pointed_step` is the one under the mouse, a click selects it."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._steps: Sequence[int] = ()
-        self._made_of: object = None
-        self._index: int | None = None
-        self.pointed.connect(self._on_pointed)
-
-    def connect_steps(self, selection: Selection, pointed: object, message: object) -> None:
-        """Select steps there, and connect the other signals to slots or signals of the panel."""
-        self._selection = selection
-        self.connect_to(pointed, self._on_picked, message)
-
-    def show_steps(self, of: object, make: Callable[[], tuple[Chart, Sequence[int]]]) -> None:
-        """Show what `make` returns, a chart and the step of each of its points. Nothing is made anew while what it is
-        made `of` and the theme stay the same, as when the mouse points elsewhere."""
-        key = of, current_theme()
-        if key != self._made_of:
-            self._made_of = key
-            chart, self._steps = make()
-            self.show_chart(chart)
-
-    @property
-    def pointed_step(self) -> int | None:
-        return self._step_at(self._index)
-
-    def _step_at(self, index: int | None) -> int | None:
-        return int(self._steps[index]) if index is not None and index < len(self._steps) else None
-
-    def _on_pointed(self, index: int | None) -> None:
-        self._index = index
-
-    def _on_picked(self, index: int) -> None:
-        if (step := self._step_at(index)) is not None:  # going back may have removed it
-            self._selection.update(step=step)
-
-
-def pointed_step(plots: Iterable[StepPlot]) -> int | None:
-    """The step under the mouse in any of these."""
-    return next((step for plot in plots if (step := plot.pointed_step) is not None), None)
+def pointed_key(plots: Iterable[Plot]) -> Any:
+    """The key of the point under the mouse in any of these."""
+    return next((key for plot in plots if (key := plot.pointed_key) is not None), None)
 
 
 class PointNames:
@@ -215,8 +186,9 @@ _MANY = 400
 def step_chart(
     found: StepPoints, title: str, selected: int | None, *, tolerance: float | None = None, note: str = ""
 ) -> Chart:
-    """Make the chart. `selected` is a step; `tolerance` the difference that rounding may cause, which `note` explains.
-    Steps that depart are drawn last and as squares, so that they are never hidden, nor known by colour alone."""
+    """Make the chart, whose points are steps. `selected` is one; `tolerance` the difference that rounding may cause,
+    which `note` explains. Steps that depart are drawn last and as squares, so that they are never hidden, nor known by
+    colour alone."""
     size = 5.0 if len(found.x) < _MANY else 3.0
     ends = pairwise((0, *found.breaks, len(found.x)))
     marks: list[ChartMark] = [
@@ -237,6 +209,7 @@ def step_chart(
     return Chart(
         tuple(marks),
         np.column_stack([found.x, found.y]),
+        found.x.astype(np.int64).tolist(),
         ((first - 0.5, last + 0.5), (-0.1, 1.03)),
         LinearTicks(_step_name, least=1),
         found.scale,

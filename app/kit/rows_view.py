@@ -15,7 +15,6 @@ from app.kit.asking import AskingView
 from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
 from app.kit.chart import Chart
 from app.kit.fields import SmallBox
-from app.kit.plot import Plot
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.kit.widgets import ElidedLabel, column, connect_all, on_change, row
@@ -127,10 +126,9 @@ class RowsView(AskingView[ShownRows]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._sort: tuple[int, bool] = (-1, False)
-        self._marked = self._pointed = ""
-        self.point_keys: tuple[str, ...] = ()
+        self._marked = ""
         self.table = CellTable(self.table_name)
-        self.plot = Plot(self.plot_name)
+        self.plot = self.new_plot(self.plot_name, self._mark)
         self.note = ElidedLabel(font_text(11), "muted")
 
     def build(self, top: QHBoxLayout, meaning: str) -> None:
@@ -146,7 +144,6 @@ class RowsView(AskingView[ShownRows]):
             (self.steps.lineEdit().returnPressed, self.ask),
         )
         on_change(self.refresh, *self.boxes, self.steps)
-        self.plot.connect_to(self._on_pointed, self._on_point, self.message)
 
     # ---- implemented by subclasses -----------------------------------------------------------------------------------
 
@@ -179,8 +176,8 @@ class RowsView(AskingView[ShownRows]):
         """The rows below those that were measured."""
         return []
 
-    def chart(self, state: ShownRows, marked: Any, labels: Mapping[str, str]) -> tuple[Chart, tuple[str, ...]]:
-        """The plot, with the row `marked` (or None), and the keys of its points; `labels` are the names of modes."""
+    def chart(self, state: ShownRows, marked: Any, labels: Mapping[str, str]) -> Chart:
+        """The plot, with the row `marked` (or None); `labels` are the names of modes."""
         raise NotImplementedError
 
     def point_words(self, row: Any, label: str) -> str:
@@ -227,13 +224,6 @@ class RowsView(AskingView[ShownRows]):
         self._marked = "" if key == self._marked else key
         self.refresh()
 
-    def _on_point(self, index: int) -> None:
-        self._mark(self.point_keys[index])
-
-    def _on_pointed(self, index: int | None) -> None:
-        self._pointed = self.point_keys[index] if index is not None else ""
-        self.refresh()
-
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def with_mode_in_use(self, modes: dict[str, CacheSpec]) -> dict[str, CacheSpec]:
@@ -258,8 +248,8 @@ class RowsView(AskingView[ShownRows]):
         note = self.measurement.refusal or self.words_below(answers, has_plot)
         rests_on = self.rests_on(answers) if answers else ""
         chosen = (*(box.currentData() for box in self.boxes), self.steps.value(), rests_on)
-        state = self.measurement.state
-        return ShownRows(answers, state, self._sort, self._marked, self._pointed, has_table, has_plot, chosen, note)
+        state, pointed = self.measurement.state, self.plot.pointed_key or ""
+        return ShownRows(answers, state, self._sort, self._marked, pointed, has_table, has_plot, chosen, note)
 
     def provenance(self, state: ShownRows) -> Provenance | None:
         if not (answers := state.answers):
@@ -285,8 +275,7 @@ class RowsView(AskingView[ShownRows]):
             return
         found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
         labels = {name: each.label for name, each in names.items()}
-        chart, self.point_keys = self.chart(state, found, labels)
-        self.plot.show_chart(chart)
+        self.plot.show_chart(self.chart(state, found, labels))
         has_words = found is not None and not is_refused(found)
         self.plot.show_words(self.point_words(found, labels[found.cache]) if found is not None and has_words else "")
 

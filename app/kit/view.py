@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
@@ -34,7 +34,17 @@ from app.kit.plot import Plot
 from app.kit.provenance import Provenance
 from app.kit.reader import Reader, State
 from app.kit.theme import Themed, current_theme, font_text, icon
-from app.kit.widgets import ActionButton, DotLabel, ElidedLabel, Segments, column, holder, plain_label, row
+from app.kit.widgets import (
+    ActionButton,
+    DotLabel,
+    ElidedLabel,
+    Segments,
+    column,
+    connect_all,
+    holder,
+    plain_label,
+    row,
+)
 from app.models import Models
 from engine.spec.model import CaptureLevel, captures
 
@@ -270,6 +280,17 @@ class View(Reader[State], Themed, QWidget):
     def add_to_strip(self, widget: QWidget) -> None:
         """Add a small widget at the right end of the strip, before the pin."""
         self._extras.addWidget(widget)
+
+    def new_plot(self, name: str, picked: Callable[[Any], object]) -> Plot:
+        """A plot in this panel, which reads again what is pointed at; `picked` takes the key of a point that is
+        clicked."""
+        plot = Plot(name)
+        connect_all((plot.pointed, self.refresh), (plot.picked, picked), (plot.message, self.message))
+        return plot
+
+    def select_step(self, step: int) -> None:
+        """Select a step, such as that of a point of a plot."""
+        self._models.selection.update(step=step)
 
     def add_to_menu(self, menu: QMenu) -> None:
         """Add entries above those for copying; overridden by subclasses."""

@@ -148,6 +148,7 @@ def bench_chart(
     return Chart(
         tuple(marks),
         np.column_stack([curves.x, curves.y]),
+        curves.keys,
         curves.home,
         ByteTicks(thousands),
         (LinearTicks if shown.is_share else ByteTicks)(shown.words),
@@ -260,13 +261,11 @@ class BenchView(RowsView):
         modes = dict(benched[0].request.caches) if benched else self._modes()
         return {name: ModeName(cache_label(spec), cache_summary(spec)) for name, spec in modes.items()}
 
-    def chart(
-        self, state: ShownRows, marked: BenchOutcome | None, labels: Mapping[str, str]
-    ) -> tuple[Chart, tuple[str, ...]]:
+    def chart(self, state: ShownRows, marked: BenchOutcome | None, labels: Mapping[str, str]) -> Chart:
         quantity = self.quantity.currentData()
         curves = curves_of(state.rows, quantity)
         families = {name: family_of(spec) for name, spec in state.answers[0].request.caches}
-        return bench_chart(curves, quantity, families, labels, state.mark, self.rests_on(state.answers)), curves.keys
+        return bench_chart(curves, quantity, families, labels, state.mark, self.rests_on(state.answers))
 
     def point_words(self, row: BenchRow, label: str) -> str:
         place = counted(row.context, "token") + (f" × {row.batch}" if row.batch > 1 else "")

@@ -21,7 +21,6 @@ from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.chart import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.facts import PITCH, Fact, Facts, WholeLines, term_facts
 from app.kit.painting import TextPainter, argb, pixels_image
-from app.kit.plot import StepPlot
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import TextRole, Themed, current_theme, font_fixed, font_text
@@ -488,6 +487,7 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
     return Chart(
         tuple(marks),
         np.column_stack([steps, values[:, 0]]),
+        axis.steps,
         ((first - 0.5, first + max(len(rows), _LEAST_STEPS) - 0.5), (low - 0.5, high + 0.5)),
         LinearTicks(axis.name, least=1),
         ByteTicks(tick_size),
@@ -556,13 +556,12 @@ class BytesView(View[LedgerView]):
         self.table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
         self._series = StepSeries(memory_row, len(NAMES))
-        self.plot = StepPlot("Memory after every step")
+        self.plot = self.new_plot("Memory after every step", self.select_step)
         self.key = ColorKey()
         self._split = column(self.facts, (self._bars, 2))
         body = holder(self._split)
         self._sheets = stack(WholeLines(body), self.table, holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
-        self.plot.connect_steps(self._models.selection, self.refresh, self.message)
         self.follow(models)
 
     def read(self) -> LedgerView | str:
@@ -575,7 +574,7 @@ class BytesView(View[LedgerView]):
             return why_not
         held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes
         if self.choice == OVER_STEPS:
-            timeline, pointed = self._models.timeline, self.plot.pointed_step
+            timeline, pointed = self._models.timeline, self.plot.pointed_key
             newest = timeline.latest
             described = (timeline.record(pointed) if pointed is not None else None) or record
             return LedgerView(record, newest=newest, selected=self._selected(), described=described)
@@ -591,7 +590,7 @@ class BytesView(View[LedgerView]):
     def show_state(self, state: LedgerView) -> None:
         self._sheets.setCurrentIndex(2 if state.described is not None else int(state.cells is not None))
         if state.described is not None:
-            self.plot.show_steps((state.newest, state.selected), partial(self._chart, state.selected))
+            self.plot.show_made((state.newest, state.selected), partial(self._chart, state.selected))
             self.plot.show_words(step_words(state.described))
             return
         if state.cells is not None:
@@ -601,11 +600,11 @@ class BytesView(View[LedgerView]):
         self._bars.show_bars(state.bars)
         self._space()
 
-    def _chart(self, selected: int | None) -> tuple[Chart, list[int]]:
+    def _chart(self, selected: int | None) -> Chart:
         timeline = self._models.timeline
         rows = self._series.follow(timeline.records)
         self.key.show_keys(names_of(ROLES, key_names(rows)))
-        return memory_chart(rows, StepAxis(timeline.steps), selected), list(timeline.steps)
+        return memory_chart(rows, StepAxis(timeline.steps), selected)
 
     def _selected(self) -> int | None:
         """The selected step; None while the live one is followed."""

@@ -4,23 +4,22 @@ policy regret: each row's score against the effect of removing it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPen
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QSizePolicy
 
-from app.draw.axis import FixedTicks, Floats, LinearTicks, LogScale, Tick, log_scale
+from app.draw.axis import FixedTicks, Floats, LinearTicks, Tick, log_scale
 from app.draw.format import brief, decimal, milliseconds, thousands, tick_number
-from app.kit.asking import AskingView, MeasuringView
+from app.kit.asking import AskingView
 from app.kit.bars import Surface
 from app.kit.chart import Chart, ChartMark, Curve, Dots, ShadedSpan
 from app.kit.fields import SmallBox
 from app.kit.painting import RIGHT
-from app.kit.plot import Plot
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.theme import Theme, font_fixed, font_text
 from app.kit.widgets import ElidedLabel, column, holder, on_change, plain_label, plain_tip, row, stack
@@ -33,40 +32,6 @@ from engine.spec.cache import PRESETS, cache_label
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import Eviction, StepRecord
 from engine.wire.status import EngineStatus
-
-_FLOOR = -10
-
-
-class Ranks(Struct, frozen=True, eq=False):
-    """Scores between `low` and `high`: those of evicted rows with their height in a stack, those of rows kept by score
-    (quantiles, if these are many), and `border`, the lowest that was kept."""
-
-    victims: Floats
-    victim_heights: npt.NDArray[np.int64]
-    survivors: Floats
-    border: float | None
-    low: float
-    high: float
-
-
-def ranks(eviction: Eviction, part: float) -> Ranks:
-    """Arrange the scores. Evicted ones within `part` of the axis are stacked; NaN and -Inf are at the low end."""
-    scores = eviction.scores.astype(np.float64)
-    kept = eviction.survivors.quantiles.astype(np.float64)
-    everything = np.concatenate([scores, kept])
-    finite = everything[np.isfinite(everything)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if high <= low:
-        low, high = low - 0.5, high + 0.5
-    victims = np.clip(np.nan_to_num(scores, nan=low, posinf=high, neginf=low), low, high)
-    return Ranks(
-        victims=victims,
-        victim_heights=stacked((victims - low) / (high - low), part),
-        survivors=np.clip(kept, low, high),
-        border=None if eviction.lowest_kept is None else float(eviction.lowest_kept),
-        low=low,
-        high=high,
-    )
 
 
 def stacked(places: Floats, width: float) -> npt.NDArray[np.int64]:
@@ -84,34 +49,6 @@ def rank_of(eviction: Eviction, position: int) -> int | None:
     """The rank of an evicted row in its eviction, 1 for the lowest score; None for other rows."""
     score = eviction.score_of(position)
     return None if score is None else int((eviction.scores < score).sum()) + 1
-
-
-class Scatter(Struct, frozen=True, eq=False):
-    """Places 0 … 1: `x`, the rule's rank of a row; `y`, the KL of removing it, on `scale`. `is_protected`: sinks and
-    recent rows, which the rule keeps whatever their score; `is_missed`: the rule would evict it before most others
-    although it matters more than most."""
-
-    x: Floats
-    y: Floats
-    is_protected: npt.NDArray[np.bool_]
-    is_missed: npt.NDArray[np.bool_]
-    scale: LogScale
-
-
-def scatter(regret: Regret, num_rows: int) -> Scatter:
-    """The points of a measurement. `num_rows` in the cache and the rule's budget determine which rows are protected."""
-    kl, scores = regret.kl.astype(np.float64), regret.scores.astype(np.float64)
-    scale = log_scale(kl.tolist(), -5, -1, _FLOOR)
-    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
-    retention = regret.request.cache.retention
-    recent = num_rows - retention.recent(retention.num_kept(num_rows))
-    protected = regret.positions < retention.sinks
-    if not retention.is_by_position:  # a rule by position already scores recent rows highest
-        protected |= regret.positions + regret.request.page_size > recent
-    missed = np.zeros(len(kl), dtype=np.bool_)
-    if len(kl) >= 8:
-        missed = (scores <= np.quantile(scores, 0.5)) & (kl >= np.quantile(kl, 0.9)) & (kl > 0) & ~protected
-    return Scatter((scores - low) / max(high - low, 1e-12), scale.at(kl), protected, missed, scale)
 
 
 def page_of(regret: Regret, position: int) -> int | None:
@@ -228,165 +165,43 @@ class HeadGrid(Surface):
             painter.drawRect(cell.adjusted(-0.5, -0.5, 0.5, 0.5))
 
 
-PAGE_SIZES = (1, 2, 4, 8, 16, 32)
-SIZE_TIP = "Removed at a time, from every layer and head at once; all others stay"
-INVITATION = "Each row is left out in turn: the change of the next token (KL) stands beside the rule's score."
-
-
-class RegretSheet(QWidget):
-    """The choices, and the answer as a plot. A click on a dot selects its token."""
-
-    def __init__(self, models: Models, view: MeasuringView[Any]) -> None:
-        super().__init__()
-        self._models = models
-        self._view = view
-        self._regret: Regret | None = None
-        self._pointed: int | None = None
-        self._is_chosen = False
-        rules = (
-            (preset.label, preset.name, "")
-            for preset in PRESETS.values()
-            if not preset.spec.retention.keeps_all and preset.spec.retention.schedule == "uniform"
-        )  # a pyramid schedule scores as its rule does, so it is left out
-        self._rule = SmallBox("Rule", "Whose score is compared with the measured effect", rules)
-        self._rule.choose("h2o")
-        sizes = (("each row" if size == 1 else f"pages of {size}", size, "") for size in PAGE_SIZES)
-        self._size = SmallBox("What is removed at a time", SIZE_TIP, sizes)
-        self.note = ElidedLabel(font_text(11.5), "muted")
-        self.plot = Plot("Effect of removing each row against the rule's score")
-        self.plot.setToolTip(plain_tip(MEANING))
-        self.invitation = plain_label(role="muted", wraps=True)
-        self.invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.invitation.setMinimumSize(1, 1)
-        top = row(self._rule, self._size, (self.note, 1))
-        column(top, (self.invitation, 1), (self.plot, 1), spacing=5, on=self)
-        on_change(self._on_rule, self._rule)
-        self.plot.connect_to(self._on_pointed, self._on_picked, view.message)
-
-    # ---- intents -------------------------------------------------------------------------------------------------
-
-    def request(self) -> MeasureRegret:
-        """The question: the effect of each row of the selected sequence, and the chosen rule's score of it."""
-        seq_id = self._models.selection.now.seq_id
-        return MeasureRegret(seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData())
-
-    def choose(self, rule: str, page_size: int) -> None:
-        self._rule.choose(rule)
-        self._size.choose(page_size)
-
-    def _on_rule(self) -> None:
-        self._is_chosen = True
-        self._refresh()
-
-    def _on_picked(self, index: int) -> None:
-        if (regret := self._regret) is not None:
-            place = int(regret.positions[index])
-            self._models.selection.update(seq_id=regret.request.seq_id, position=place, step=None)
-
-    def _on_pointed(self, index: int | None) -> None:
-        if index != self._pointed:
-            self._pointed = index
-            self._refresh()
-
-    # ---- showing -------------------------------------------------------------------------------------------------
-
-    def show_regret(self, regret: Regret | None) -> None:
-        """Show the answer about the selected sequence; None if there is none."""
-        self._regret = regret
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self._follow_cache()
-        regret = self._regret
-        marked = self._marked(regret)
-        rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
-        self.plot.setVisible(regret is not None)
-        if regret is not None:
-            self.plot.show_chart(regret_chart(regret, rows, marked))
-            self.plot.show_words(self._words(regret, marked))
-        self.invitation.setVisible(regret is None)
-        self.invitation.setText(self._view.measurement.refusal or self._view.invited(INVITATION))
-        parts = (self._view.rebuilt_words(regret), self._score_words(regret))
-        self.note.setText("  ".join(part for part in parts if part))
-        self.note.setToolTip(plain_tip(self.note.text()))
-
-    def _follow_cache(self) -> None:
-        """Until the user chooses a rule, follow that of the cache in use."""
-        status = self._models.status.now
-        if self._is_chosen or status.cache.retention.keeps_all:
-            return
-        names = (p.name for p in PRESETS.values() if p.spec.retention.name == status.cache.retention.name)
-        index = self._rule.findData(next(names, ""))
-        if index >= 0 and index != self._rule.currentIndex():
-            with QSignalBlocker(self._rule):
-                self._rule.setCurrentIndex(index)
-
-    def _marked(self, regret: Regret | None) -> int | None:
-        now = self._models.selection.now
-        if regret is None or now.position is None or now.seq_id != regret.request.seq_id:
-            return None
-        return page_of(regret, now.position)
-
-    def _score_words(self, regret: Regret | None) -> str:
-        """How the score is defined: for the answer shown, else for the chosen rule."""
-        cache = regret.request.cache if regret is not None else PRESETS[self._rule.currentData()].spec
-        rule = cache.retention.row
-        return f"score: {rule.score}; its rank, mean of layers and heads" if rule is not None else ""
-
-    def summary(self, regret: Regret | None) -> str:
-        """A short form of the answer, for the title strip."""
-        if regret is None:
-            return ""
-        rule = regret.request.cache.retention.row
-        latest = self._models.timeline.live_path.latest
-        newer = latest.step - regret.step if latest is not None else 0
-        correlation = f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"
-        parts = [rule.label if rule is not None else "", correlation]
-        if newer > 0:
-            parts.append(f"at step {regret.step}")
-        return " · ".join(parts)
-
-    def _words(self, regret: Regret, marked: int | None) -> str:
-        """The dot under the mouse, else the selected one, else how it was measured."""
-        index = self._pointed if self._pointed is not None else marked
-        if index is None or index >= len(regret.positions):
-            return f"{thousands(len(regret.positions))} removals in {milliseconds(regret.took_ms)}"
-        first, size = int(regret.positions[index]), regret.request.page_size
-        name = f"“{token_name(self._models, regret.request.seq_id, first)}”"
-        where = f"{name} {first}" if size == 1 else f"{name} {first}…{first + size - 1}"
-        return f"{where} · KL {brief(float(regret.kl[index]))} · rank {decimal(float(regret.scores[index]))}"
-
-
 _DOT = 6.0
 _BINS = 80  # dots within one of so many parts of the axis are stacked
 _LEAST_HIGH = 8
 
 
 def rank_chart(eviction: Eviction, position: int | None) -> Chart:
-    """The scores of the evicted rows, with `position` marked, and of those that stayed (quantiles, if these are
-    many)."""
-    found = ranks(eviction, 1 / _BINS)
-    heights = found.victim_heights.astype(np.float64) + 0.6
+    """The scores of the evicted rows, stacked where they are alike, with `position` marked, and of those that stayed
+    (quantiles, if these are many). NaN and -Inf are at the low end."""
+    scores = eviction.scores.astype(np.float64)
+    kept = eviction.survivors.quantiles.astype(np.float64)
+    everything = np.concatenate([scores, kept])
+    finite = everything[np.isfinite(everything)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    victims = np.clip(np.nan_to_num(scores, nan=low, posinf=high, neginf=low), low, high)
+    heights = stacked((victims - low) / (high - low), 1 / _BINS).astype(np.float64) + 0.6
     top = max(_LEAST_HIGH, float(heights.max(initial=0)) + 1)
     marks: list[ChartMark] = []
-    if found.border is not None:
-        marks.append(ShadedSpan(found.low, found.border, "warning", "lowest kept"))
-    for score in found.survivors:
+    if eviction.lowest_kept is not None:
+        marks.append(ShadedSpan(low, float(eviction.lowest_kept), "warning", "lowest kept"))
+    for score in np.clip(kept, low, high):
         marks.append(Curve(np.array([score, score]), np.array([0.0, 0.85 * top]), "page_used", 2.0, 190))
-    marks.append(Dots(found.victims, heights, "warning", size=_DOT, fill="warning"))
+    marks.append(Dots(victims, heights, "warning", size=_DOT, fill="warning"))
     chosen = eviction.positions == position if position is not None else np.zeros(len(heights), np.bool_)
     if chosen.any():
-        marks.append(Dots(found.victims[chosen], heights[chosen], "text", size=_DOT + 3, fill="selected"))
-    note = "● evicted · | kept" if found.survivors.size else "● evicted"
-    margin = 0.03 * (found.high - found.low)
+        marks.append(Dots(victims[chosen], heights[chosen], "text", size=_DOT + 3, fill="selected"))
+    margin = 0.03 * (high - low)
     return Chart(
         tuple(marks),
-        np.column_stack([found.victims, heights]),
-        ((found.low - margin, found.high + margin), (0.0, top)),
+        np.column_stack([victims, heights]),
+        eviction.positions.tolist(),
+        ((low - margin, high + margin), (0.0, top)),
         LinearTicks(tick_number),
         FixedTicks(()),
         "score",
-        note,
+        "● evicted · | kept" if kept.size else "● evicted",
         reach=9.0,
     )
 
@@ -396,16 +211,32 @@ MEANING = (
     "○ kept whatever the score: sinks and the latest\n■ a low score, and yet among those that matter most"
 )
 _MANY = 200
+_FLOOR = -10
 _ENDS = FixedTicks((Tick(0.08, "← goes first"), Tick(0.86, "the rule keeps it longest →")))
 
 
+def protected(regret: Regret, num_rows: int) -> npt.NDArray[np.bool_]:
+    """Sinks and recent rows, which the rule keeps whatever their score, where the cache has `num_rows`."""
+    retention = regret.request.cache.retention
+    recent = num_rows - retention.recent(retention.num_kept(num_rows))
+    found: npt.NDArray[np.bool_] = regret.positions < retention.sinks
+    if retention.is_by_position:  # it scores recent rows highest already
+        return found
+    return found | (regret.positions + regret.request.page_size > recent)
+
+
 def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
-    """The scatter plot; the dot `marked` has a ring. `num_rows` in the cache determines which rows the rule never
-    evicts."""
-    found = scatter(regret, num_rows)
-    size = 6.0 if len(found.x) < _MANY else 4.5
-    x, y, missed, kept = found.x, found.y, found.is_missed, found.is_protected
-    plain = ~missed & ~kept
+    """The rule's rank of each row against the KL of removing it; the dot `marked` has a ring. A row that the rule would
+    evict before most others, although it matters more than most, is a square of its own colour."""
+    kl, scores = regret.kl.astype(np.float64), regret.scores.astype(np.float64)
+    scale = log_scale(kl.tolist(), -5, -1, _FLOOR)
+    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
+    x, y = (scores - low) / max(high - low, 1e-12), scale.at(kl)
+    kept = protected(regret, num_rows)
+    missed = np.zeros(len(kl), dtype=np.bool_)
+    if len(kl) >= 8:
+        missed = (scores <= np.quantile(scores, 0.5)) & (kl >= np.quantile(kl, 0.9)) & (kl > 0) & ~kept
+    size, plain = 6.0 if len(x) < _MANY else 4.5, ~missed & ~kept
     marks: list[ChartMark] = [
         Dots(x[kept], y[kept], "muted", size=size),
         Dots(x[plain], y[plain], "accent", size=size, fill="accent", alpha=200),
@@ -419,9 +250,10 @@ def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
     return Chart(
         tuple(marks),
         np.column_stack([x, y]),
+        regret.positions.tolist(),
         ((-0.03, 1.03), (-0.05, 1.05)),
         _ENDS,
-        found.scale,
+        scale,
         "KL without it, nats",
         note,
         reach=9.0,
@@ -429,13 +261,18 @@ def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
     )
 
 
+PAGE_SIZES = (1, 2, 4, 8, 16, 32)
+SIZE_TIP = "Removed at a time, from every layer and head at once; all others stay"
+INVITATION = "Each row is left out in turn: the change of the next token (KL) stands beside the rule's score."
+
+
 WHY, REGRETTED = "why", "regret"
 _NAMED = 3
 
 
 class EvictedState(Struct, frozen=True):
-    """What both sheets depend on: the record shown, the number of known evictions, the selection, the engine's status;
-    and for the regret the answer and its state."""
+    """What both sheets depend on: the record shown, the number of known evictions, the selection, the row pointed at,
+    the engine's status; and for the regret the chosen rule, the answer and its state."""
 
     is_regret: bool
     record: StepRecord | None
@@ -443,12 +280,14 @@ class EvictedState(Struct, frozen=True):
     selected: Selected
     pointed: int | None
     status: EngineStatus | None
+    rule: str
     regret: Regret | None
     state: MeasurementState
 
 
 class EvictedView(AskingView[EvictedState]):
-    """Follows the selected token, layer and kv head; without a token it shows the latest eviction."""
+    """Follows the selected token, layer and kv head; without a token it shows the latest eviction. A click on a dot
+    selects its token."""
 
     name, measures = "evicted", "regret"
     abilities = frozenset(("view.reset",))
@@ -460,24 +299,38 @@ class EvictedView(AskingView[EvictedState]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._pointed: int | None = None
-        self._logged: LoggedEviction | None = None
         self.headline = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.rule, self.formula = ElidedLabel(font_text(12), "muted"), ElidedLabel(font_text(11.5), "muted")
         self.heads = HeadGrid()
-        self.plot = Plot("Scores of evicted rows and of kept rows")
-        self.regret = RegretSheet(models, self)
+        self.plot = self.new_plot("Scores of evicted rows and of kept rows", self._on_picked)
+        rules = (
+            (preset.label, preset.name, "")
+            for preset in PRESETS.values()
+            if not preset.spec.retention.keeps_all and preset.spec.retention.schedule == "uniform"
+        )  # a pyramid schedule scores as its rule does, so it is left out
+        self.measured_rule = SmallBox("Rule", "Whose score is compared with the measured effect", rules)
+        self.measured_rule.choose("h2o")
+        self._is_rule_chosen = False
+        sizes = (("each row" if size == 1 else f"pages of {size}", size, "") for size in PAGE_SIZES)
+        self.page_size = SmallBox("What is removed at a time", SIZE_TIP, sizes)
+        self.note = ElidedLabel(font_text(11.5), "muted")
+        self.effects = self.new_plot("Effect of removing each row against the rule's score", self._on_effect)
+        self.effects.setToolTip(plain_tip(MEANING))
+        self.invitation = plain_label(role="muted", wraps=True)
+        self.invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.invitation.setMinimumSize(1, 1)
         self._build()
         self.follow(models)
 
     def _build(self) -> None:
         both = row(self.heads, (self.plot, 1), spacing=14, margins=(0, 2, 0, 0))
         why = holder(column(self.headline, self.rule, self.formula, (both, 1)))
-        self._sheets = stack(why, self.regret)
+        top = row(self.measured_rule, self.page_size, (self.note, 1))
+        self._sheets = stack(why, holder(column(top, (self.invitation, 1), (self.effects, 1), spacing=5)))
         self.set_body(self._sheets)
         self.add_to_strip(self.button)
         self.heads.picked.connect(self._on_head)
-        self.plot.connect_to(self._on_pointed, self._on_picked, self.message)
+        on_change(self._on_rule, self.measured_rule)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -487,7 +340,9 @@ class EvictedView(AskingView[EvictedState]):
         self.ask()
 
     def request(self) -> MeasureRegret:
-        return self.regret.request()
+        """The question: the effect of each row of the selected sequence, and the chosen rule's score of it."""
+        seq_id, spec = self._models.selection.now.seq_id, PRESETS[self.measured_rule.currentData()].spec
+        return MeasureRegret(seq_id, spec, self.page_size.currentData())
 
     def problem(self) -> str:
         if self._models.timeline.num_tokens(self._models.selection.now.seq_id) < 2:
@@ -497,14 +352,15 @@ class EvictedView(AskingView[EvictedState]):
     def _on_head(self, head: LayerHead) -> None:
         self._models.selection.update(layer=head[0], kv_head=head[1])
 
-    def _on_picked(self, index: int) -> None:
-        if self._logged is not None:
-            self._models.selection.update(position=int(self._logged.eviction.positions[index]))
+    def _on_picked(self, position: int) -> None:
+        self._models.selection.update(position=position)
 
-    def _on_pointed(self, index: int | None) -> None:
-        self._pointed = None
-        if index is not None and self._logged is not None:
-            self._pointed = int(self._logged.eviction.positions[index])
+    def _on_effect(self, position: int) -> None:
+        if self.answer is not None:
+            self._models.selection.update(seq_id=self.answer.request.seq_id, position=position, step=None)
+
+    def _on_rule(self) -> None:
+        self._is_rule_chosen = True
         self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -515,7 +371,17 @@ class EvictedView(AskingView[EvictedState]):
 
     def refresh(self) -> None:
         self.button.setVisible(self.choice == REGRETTED)
+        self._follow_cache()
         super().refresh()
+
+    def _follow_cache(self) -> None:
+        """Until the user chooses a rule, follow that of the cache in use."""
+        retention = self._models.status.now.cache.retention
+        if not self._is_rule_chosen and not retention.keeps_all:
+            names = (preset.name for preset in PRESETS.values() if preset.spec.retention.name == retention.name)
+            if (index := self.measured_rule.findData(next(names, ""))) >= 0:
+                with QSignalBlocker(self.measured_rule):
+                    self.measured_rule.setCurrentIndex(index)
 
     def read(self) -> EvictedState | str:
         record, now = shown_record(self._models), self._models.selection.now
@@ -525,8 +391,9 @@ class EvictedView(AskingView[EvictedState]):
             return problem
         if not is_regret and (record is None or not self._log.latest(now.seq_id, record.step)):
             return self._nothing(record)
-        status = self._models.status.now
-        return EvictedState(is_regret, record, len(self._log), now, self._pointed, status, regret, state)
+        status, pointed = self._models.status.now, (self.effects if is_regret else self.plot).pointed_key
+        rule = self.measured_rule.currentData()
+        return EvictedState(is_regret, record, len(self._log), now, pointed, status, rule, regret, state)
 
     def provenance(self, state: EvictedState) -> Provenance | None:
         if not state.is_regret and state.record is not None:
@@ -535,13 +402,47 @@ class EvictedView(AskingView[EvictedState]):
 
     def show_state(self, state: EvictedState) -> None:
         self._sheets.setCurrentIndex(int(state.is_regret))
-        self.set_detail(self.regret.summary(state.regret) if state.is_regret else "")
+        self.set_detail(self._summary(state.regret) if state.is_regret and state.regret is not None else "")
         if state.is_regret:
-            self.regret.show_regret(state.regret)
+            self._show_regret(state)
         elif state.record is not None:
-            self._show_why(state.record)
+            self._show_why(state.record, state.pointed)
 
-    def _show_why(self, record: StepRecord) -> None:
+    def _show_regret(self, state: EvictedState) -> None:
+        regret, now = state.regret, state.selected
+        self.effects.setVisible(regret is not None)
+        if regret is not None:
+            is_mine = now.position is not None and now.seq_id == regret.request.seq_id
+            marked = page_of(regret, now.position) if is_mine and now.position is not None else None
+            rows = self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
+            self.effects.show_made((regret, rows, marked), partial(regret_chart, regret, rows, marked))
+            self.effects.show_words(
+                self._effect_words(regret, marked if state.pointed is None else page_of(regret, state.pointed))
+            )
+        self.invitation.setVisible(regret is None)
+        self.invitation.setText(self.measurement.refusal or self.invited(INVITATION))
+        rule = (regret.request.cache if regret is not None else PRESETS[state.rule].spec).retention.row
+        score = f"score: {rule.score}; its rank, mean of layers and heads" if rule is not None else ""
+        self.note.setText("  ".join(filter(None, (self.rebuilt_words(regret), score))))
+        self.note.setToolTip(plain_tip(self.note.text()))
+
+    def _summary(self, regret: Regret) -> str:
+        """A short form of the answer, for the title strip."""
+        rule, latest = regret.request.cache.retention.row, self._models.timeline.live_path.latest
+        correlation = f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"
+        when = f"at step {regret.step}" if latest is not None and latest.step > regret.step else ""
+        return " · ".join(filter(None, (rule.label if rule is not None else "", correlation, when)))
+
+    def _effect_words(self, regret: Regret, index: int | None) -> str:
+        """What leaving out a row or a page does; without one, how it was measured."""
+        if index is None:
+            return f"{thousands(len(regret.positions))} removals in {milliseconds(regret.took_ms)}"
+        first, size = int(regret.positions[index]), regret.request.page_size
+        name = f"“{token_name(self._models, regret.request.seq_id, first)}”"
+        where = f"{name} {first}" if size == 1 else f"{name} {first}…{first + size - 1}"
+        return f"{where} · KL {brief(float(regret.kl[index]))} · rank {decimal(float(regret.scores[index]))}"
+
+    def _show_why(self, record: StepRecord, pointed: int | None) -> None:
         now, step = self._models.selection.now, record.step
         latest = self._log.latest(now.seq_id, step)
         mine = self._log.of(now.seq_id, now.position, step) if now.position is not None else []
@@ -555,12 +456,12 @@ class EvictedView(AskingView[EvictedState]):
         self.headline.setToolTip(plain_tip(self.headline.text()))
         self._show_rule(shown[0])
         self.heads.show_heads(layers, steps, (now.layer, now.kv_head), is_certain=not self._gap(record))
-        self._logged = logged
+        selected = now.position if mine else None
         if logged is None:
             self.plot.hide_chart()
         else:
-            self.plot.show_chart(rank_chart(logged.eviction, now.position if mine else None))
-        self.plot.show_words(self._score_words(logged, mine))
+            self.plot.show_chart(rank_chart(logged.eviction, selected))
+        self.plot.show_words(self._score_words(logged, selected if pointed is None else pointed))
 
     def _nothing(self, record: StepRecord | None) -> str:
         status = self._models.status.now
@@ -634,16 +535,12 @@ class EvictedView(AskingView[EvictedState]):
         for label in (self.rule, self.formula):
             label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}".rstrip()))
 
-    def _score_words(self, logged: LoggedEviction | None, mine: list[LoggedEviction]) -> str:
+    def _score_words(self, logged: LoggedEviction | None, position: int | None) -> str:
         now = self._models.selection.now
         if logged is None:
             return f"layer {now.layer}, kv head {now.kv_head} holds it"
-        eviction, survivors, count = (
-            logged.eviction,
-            logged.eviction.survivors,
-            thousands(len(logged.eviction.positions)),
-        )
-        position = self._pointed if self._pointed is not None else now.position if mine else None
+        eviction, survivors = logged.eviction, logged.eviction.survivors
+        count = thousands(len(eviction.positions))
         score = eviction.score_of(position) if position is not None else None
         parts = []
         if score is not None and position is not None:

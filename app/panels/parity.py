@@ -16,7 +16,7 @@ from app.draw.format import brief, exact, milliseconds, thousands, token_label
 from app.kit.asking import AskingView, mode_named
 from app.kit.chart import Chart
 from app.kit.fields import SmallBox
-from app.kit.plot import StepPlot, pointed_step, step_chart
+from app.kit.plot import Plot, pointed_key, step_chart
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
 from app.kit.widgets import ElidedLabel, LinkButton, column, plain_tip, set_text_role
@@ -31,13 +31,13 @@ TITLES: dict[ParityQuantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats
 _FLOOR = {"logits": -9, "kl": -12}
 
 
-def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> tuple[Chart, tuple[int, ...]]:
-    """The plot of a quantity, and the step of each of its points; `selected` is a step."""
-    found, steps = points(report, quantity), tuple(report.steps.tolist())
+def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> Chart:
+    """The plot of a quantity; `selected` is a step."""
+    found = points(report, quantity)
     if quantity == "kl":
-        return step_chart(found, TITLES[quantity], selected), steps
+        return step_chart(found, TITLES[quantity], selected)
     note = f"rounding, {report.dtype}: up to {exact(report.tolerance)}"
-    return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note), steps
+    return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)
 
 
 def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
@@ -97,9 +97,9 @@ class ParityView(AskingView[ParityShown]):
         self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.numbers = ElidedLabel(font_text(12), "muted")
         self.place = LinkButton()
-        self._plots: dict[ParityQuantity, StepPlot] = {
-            "logits": StepPlot("Difference of the logits at every step"),
-            "kl": StepPlot("KL divergence at every step"),
+        self._plots: dict[ParityQuantity, Plot] = {
+            "logits": self.new_plot("Difference of the logits at every step", self.select_step),
+            "kl": self.new_plot("KL divergence at every step", self.select_step),
         }
         self._build()
         self.follow(models)
@@ -109,8 +109,6 @@ class ParityView(AskingView[ParityShown]):
         self.add_to_strip(self._against)
         self.add_to_strip(self.button)
         self.place.clicked.connect(self._on_place)
-        for plot in self._plots.values():
-            plot.connect_steps(self._models.selection, self.refresh, self.message)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -176,11 +174,11 @@ class ParityView(AskingView[ParityShown]):
             is_shown = state.is_stacked or quantity == state.quantity
             plot.setVisible(is_shown)
             if is_shown:
-                plot.show_steps((report, state.step), partial(parity_chart, report, quantity, state.step))
+                plot.show_made((report, state.step), partial(parity_chart, report, quantity, state.step))
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
     @property
-    def plot(self) -> StepPlot:
+    def plot(self) -> Plot:
         """The plot of the chosen quantity."""
         return self._plots["kl" if self.choice == "kl" else "logits"]
 
@@ -257,7 +255,7 @@ class ParityView(AskingView[ParityShown]):
 
     def _step_words(self, report: ParityReport) -> str:
         """The step under the mouse, else the selected one, else how long the comparison took."""
-        pointed = pointed_step(self._plots.values())
+        pointed = pointed_key(self._plots.values())
         found = np.flatnonzero(report.steps == (self._models.selection.now.step if pointed is None else pointed))
         if not found.size:
             return f"compared in {milliseconds(report.took_ms)}" if len(report.steps) else ""

@@ -62,9 +62,10 @@ QUALITIES: Mapping[str, Quality] = {
 
 
 class Cloud(Struct, frozen=True, eq=False):
-    """The points of the rows of one text that store bytes, by `names`: `x` is log2 of the bytes, `y` the damage, 0 … 1
-    on `scale`. `front`: the points of the Pareto front, by ascending bytes."""
+    """The points of the rows of one text that store bytes, by `keys` of rows and `names` of modes: `x` is log2 of the
+    bytes, `y` the damage, 0 … 1 on `scale`. `front`: the points of the Pareto front, by ascending bytes."""
 
+    keys: tuple[str, ...]
     names: tuple[str, ...]
     x: Floats
     y: Floats
@@ -87,6 +88,7 @@ def cloud_of(rows: Sequence[SweepOutcome], text: str = "", quality: str = "kl") 
     costs = [cost for _, cost in found]
     scale = log_scale(costs, *shown.decades)
     return Cloud(
+        keys=tuple(key_of(row) for row, _ in found),
         names=tuple(row.cache for row, _ in found),
         x=np.log2(num_bytes),
         y=scale.at(costs),
@@ -128,6 +130,7 @@ def sweep_chart(cloud: Cloud, quality: str, labels: Mapping[str, str], marked: s
     return Chart(
         tuple(marks),
         np.column_stack([cloud.x, cloud.y]),
+        cloud.keys,
         ((low - _MARGIN, high + _MARGIN), (_FLOOR, 1.03)),
         ByteTicks(tick_size),
         cloud.scale,
@@ -357,9 +360,7 @@ class SweepView(RowsView):
             for waits in (cache_summary(mode.cache),)
         ]
 
-    def chart(
-        self, state: ShownRows, marked: SweepOutcome | None, labels: Mapping[str, str]
-    ) -> tuple[Chart, tuple[str, ...]]:
+    def chart(self, state: ShownRows, marked: SweepOutcome | None, labels: Mapping[str, str]) -> Chart:
         """The plot for the text of the marked row, or of the first row."""
         text = marked.text if marked is not None else state.rows[0].text
         quality = self.quality.currentData()
@@ -367,8 +368,7 @@ class SweepView(RowsView):
         source = rests_on(state.answers, text) + self._whose(state.answers)
         if len(state.answers[0].request.texts) > 1:
             source += f" · {text}"
-        chart = sweep_chart(cloud, quality, labels, marked.cache if marked is not None else "", source)
-        return chart, tuple(f"{name} on {text}" for name in cloud.names)
+        return sweep_chart(cloud, quality, labels, marked.cache if marked is not None else "", source)
 
     def point_words(self, row: SweepRow, label: str) -> str:
         recall = "" if row.recall is None else f" · recall {percent(row.recall)}"

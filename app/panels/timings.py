@@ -17,7 +17,6 @@ from app.draw.format import byte_size, milliseconds, percent, thousands, tick_ti
 from app.kit.bars import ColorKey, names_of
 from app.kit.chart import Chart, Painted, PlotFrame
 from app.kit.painting import TextPainter, argb, pixels_image
-from app.kit.plot import StepPlot
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import font_fixed
@@ -249,6 +248,7 @@ def timing_chart(millis: Millis, is_prefill: Flags, axis: StepAxis, selected: in
     return Chart(
         (Painted(bars.paint),),
         points,
+        axis.steps,
         ((first - 0.5, first + max(count, _LEAST_STEPS) - 0.5), (0.0, bars.full_ms)),
         LinearTicks(axis.name, least=1),
         LinearTicks(tick_time),
@@ -278,16 +278,15 @@ class TimingsView(View[StepTimes]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._series = StepSeries(step_row, len(PHASES) + 1)
-        self.plot = StepPlot("Time of every step, split into phases")
+        self.plot = self.new_plot("Time of every step, split into phases", self.select_step)
         self.key = ColorKey()
         self.set_body(column(self.key, self.plot))
-        self.plot.connect_steps(self._models.selection, self.refresh, self.message)
         self.follow(models)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def read(self) -> StepTimes | str:
-        timeline, pointed = self._models.timeline, self.plot.pointed_step
+        timeline, pointed = self._models.timeline, self.plot.pointed_key
         records, step = timeline.records, self._models.selection.now.step
         newest = timeline.latest
         if newest is None:
@@ -305,7 +304,7 @@ class TimingsView(View[StepTimes]):
         return source_of(self._models, "recorded", "", state.described.step)
 
     def show_state(self, state: StepTimes) -> None:
-        self.plot.show_steps((state.newest, state.num_steps, state.selected), partial(self._chart, state.selected))
+        self.plot.show_made((state.newest, state.num_steps, state.selected), partial(self._chart, state.selected))
         record = state.described
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
@@ -317,13 +316,13 @@ class TimingsView(View[StepTimes]):
         )
         self.plot.setToolTip(phase_words(record))
 
-    def _chart(self, selected: int | None) -> tuple[Chart, list[int]]:
+    def _chart(self, selected: int | None) -> Chart:
         timeline = self._models.timeline
         rows = self._series.follow(timeline.records)
         millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
         names = _key_names(looking_share(millis, is_prefill), is_inside=bool(millis[:, 1:3].any()))
         self.key.show_keys(names_of(ROLES, names))
-        return timing_chart(millis, is_prefill, StepAxis(timeline.steps), selected), list(timeline.steps)
+        return timing_chart(millis, is_prefill, StepAxis(timeline.steps), selected)
 
 
 def phase_words(record: StepRecord) -> str:

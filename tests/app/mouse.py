@@ -10,6 +10,8 @@ from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QMouseEvent, QWheelEvent
 from PySide6.QtWidgets import QApplication, QWidget
 
+from app.kit.plot import Plot
+
 _NONE = Qt.MouseButton.NoButton
 
 
@@ -18,6 +20,11 @@ def move_mouse(widget: QWidget, place: QPoint | QPointF, held: Qt.MouseButton = 
     at, on_screen = QPointF(place), QPointF(widget.mapToGlobal(place))
     event = QMouseEvent(QEvent.Type.MouseMove, at, on_screen, _NONE, held, Qt.KeyboardModifier.NoModifier)
     QApplication.sendEvent(widget, event)
+
+
+def point_at(plot: Plot, index: int | None) -> None:
+    """One of the points of a plot is pointed at, as its keys and the mouse do; None: none is."""
+    plot.canvas._point(index)
 
 
 def turn_wheel(

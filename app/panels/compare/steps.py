@@ -16,7 +16,7 @@ from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
 from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.chart import Chart, SelectedLine
-from app.kit.plot import StepPlot, pointed_step, step_chart
+from app.kit.plot import Plot, pointed_key, step_chart
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import TextRole, current_theme, font_text
@@ -56,35 +56,33 @@ def largest_of_layers(values: Floats) -> float | None:
     return float(known.max()) if known.size else None
 
 
-def points(
-    steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity
-) -> tuple[StepPoints, tuple[int, ...]]:
-    """A point for each step that has the number, and these steps. The line is interrupted at steps without it."""
+def points(steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity) -> StepPoints:
+    """A point for each step that has the number. The line is interrupted at steps without it."""
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
     breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
-    numbers = tuple(step.step for _, step, _ in found)
+    numbers = [step.step for _, step, _ in found]
     may_differ = [compared.is_lossy or compared.is_edited(step.num_tokens) for _, step, _ in found]
     kinds = kinds_of(np.array([step.is_beyond_rounding for _, step, _ in found], np.bool_), may_differ)
     kinds[[step.is_beyond_rounding is None for _, step, _ in found]] = UNJUDGED
     disagrees = [step.top1_agrees is False and step.divergence is None for _, step, _ in found]
     extra = (compared.tolerance,) if quantity == "logits" else ()
     values, floor = [value for _, _, value in found], _FLOORS[quantity]
-    return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks), numbers
+    return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks)
 
 
 def compare_chart(
     steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity, selected: int | None
-) -> tuple[Chart, tuple[int, ...]]:
-    """The plot of a quantity, and the step of each of its points; `selected` is a step."""
-    found, numbers = points(steps, compared, quantity)
+) -> Chart:
+    """The plot of a quantity; `selected` is a step."""
+    found = points(steps, compared, quantity)
     if quantity == "logits":
         note = f"rounding: up to {exact(compared.tolerance)}"
         chart = step_chart(found, TITLES[quantity], selected, tolerance=compared.tolerance, note=note)
     else:
         chart = step_chart(found, TITLES[quantity], selected)
     if (line := parting_line(steps)) is not None:
-        chart = replace(chart, marks=(*chart.marks, line))
-    return chart, numbers
+        return replace(chart, marks=(*chart.marks, line))
+    return chart
 
 
 def parting_line(steps: Sequence[ComparedStep]) -> SelectedLine | None:
@@ -94,6 +92,12 @@ def parting_line(steps: Sequence[ComparedStep]) -> SelectedLine | None:
 
 
 QUANTITIES: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
+NAMES: dict[ComparedQuantity, str] = {
+    "kl": "KL divergence",
+    "logits": "Difference of the logits",
+    "attention": "Distance of attention",
+    "rows": "Difference of the newest K and V",
+}
 _TABLES, _PLOT = 560, 225  # pixels
 COMPARISON = SignalSource("comparison", ("changed",))
 
@@ -134,11 +138,9 @@ class CompareStepsView(View[StepsShown]):
         super().__init__(models)
         self._drawn: object = None
         self._num_drawn = 0
-        self.plots: dict[ComparedQuantity, StepPlot] = {
-            "kl": StepPlot("KL divergence of both sides at every step"),
-            "logits": StepPlot("Difference of the logits of both sides at every step"),
-            "attention": StepPlot("Distance of attention of both sides at every step"),
-            "rows": StepPlot("Difference of the newest K and V of both sides at every step"),
+        self.plots: dict[ComparedQuantity, Plot] = {
+            quantity: self.new_plot(f"{NAMES[quantity]} of both sides at every step", self.select_step)
+            for quantity in QUANTITIES
         }
         self.layers, self.top = CellTable("Differences by layer"), CellTable("Next tokens of both sides")
         self.numbers, self.cost = (ElidedLabel(font_text(12), "muted") for _ in range(2))
@@ -154,8 +156,6 @@ class CompareStepsView(View[StepsShown]):
         plots = row(*((plot, 1) for plot in self.plots.values()), spacing=12)
         both = row((plots, 1), self.layers, self.top, spacing=14)
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
-        for plot in self.plots.values():
-            plot.connect_steps(self._models.selection, self.refresh, self.message)
         connect_all(
             (self.layers.chosen, self._on_layer),
             (self._models.comparison.stepped, self._on_stepped),
@@ -180,7 +180,7 @@ class CompareStepsView(View[StepsShown]):
         if not comparison.num_steps:
             return "No step of both sides has been compared yet."
         viewed = comparison.at(now.step)
-        pointed = pointed_step(self.plots.values())
+        pointed = pointed_key(self.plots.values())
         shown = comparison.at(pointed) if pointed is not None else viewed
         step = viewed.step if viewed is not None else None
         is_running = self._models.status.now.running and now.step is None
@@ -215,7 +215,7 @@ class CompareStepsView(View[StepsShown]):
         steps, of = self._models.comparison.steps, (state.num_steps, state.viewed, state.compared)
         for quantity in state.quantities:
             make = partial(compare_chart, steps, state.compared, quantity, state.viewed)
-            self.plots[quantity].show_steps(of, make)
+            self.plots[quantity].show_made(of, make)
 
     def _show_step(self, state: StepsShown) -> None:
         step = state.shown

@@ -55,8 +55,8 @@ from app.models.places import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare.steps import (
     NOT_COMPARED,
+    QUANTITIES,
     TITLES,
-    ComparedQuantity,
     compare_chart,
     costs,
     largest_of_layers,
@@ -892,11 +892,10 @@ def _map_pictures(
 
 
 def _plot_pictures(comparison: Comparison, compared: ComparisonStarted) -> list[tuple[str, bytes]]:
-    quantities: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
     found = []
-    for quantity in quantities:
-        chart, steps = compare_chart(comparison.steps, compared, quantity, None)
-        if not steps:
+    for quantity in QUANTITIES:
+        chart = compare_chart(comparison.steps, compared, quantity, None)
+        if not chart.keys:
             continue
         plot = Plot(TITLES[quantity])
         plot.resize(_PLOT)

@@ -100,7 +100,9 @@ def plot() -> QWidget:
     )  # fmt: skip
     home = ((-1.0, 8.0), (0.0, 10.0))
     points, meters = np.stack([x, y], 1), LinearTicks("{:.1f} m".format)
-    widget.show_chart(Chart(marks, points, home, LinearTicks(str), meters, "height", "a note", "good", can_zoom_y=True))
+    words = ("height", "a note", "good")
+    keys, ticks = range(len(points)), (LinearTicks(str), meters)
+    widget.show_chart(Chart(marks, points, keys, home, *ticks, *words, can_zoom_y=True))
     widget.show_words("words below it")
     return widget
 

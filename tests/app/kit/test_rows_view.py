@@ -17,6 +17,7 @@ from engine.spec.cache import PRESETS
 from engine.wire.commands import Cancel
 from engine.wire.measurements import Bench
 from engine.wire.status import Work
+from tests.app.mouse import point_at
 from tests.app.panels.bench.rows import bench_of, row
 
 REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "kivi-4")), (128,), 32, id=7)
@@ -95,13 +96,15 @@ def test_points_mark_their_rows_and_the_table_is_copied_and_saved(
     QApplication.processEvents()
     assert view.state is not None
     assert (view.state.has_table, view.state.has_plot) == (True, True)
-    view.plot.pointed.emit(1)
-    assert view.state.mark == view.point_keys[1]
-    view.plot.pointed.emit(None)
+    chart = view.plot.canvas.chart
+    assert chart is not None
+    point_at(view.plot, 1)
+    assert view.state.mark == chart.keys[1]
+    point_at(view.plot, None)
     assert view.state.mark == ""
-    view.plot.picked.emit(2)
-    assert view.state.mark == view.point_keys[2]
-    view.plot.picked.emit(2)
+    view.plot.picked.emit(chart.keys[2])
+    assert view.state.mark == chart.keys[2]
+    view.plot.picked.emit(chart.keys[2])
     assert view.state.mark == ""
     menu = QMenu()
     view.add_to_menu(menu)

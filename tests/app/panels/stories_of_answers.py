@@ -21,6 +21,7 @@ from engine.wire.comparison import ComparisonStarted, OtherStep, TokenDivergence
 from engine.wire.records import Eviction, Survivors
 from engine.wire.status import OpenedFile
 from tests.app import samples
+from tests.app.mouse import point_at
 from tests.app.panels.stories_of_runs import Steps
 from tests.app.rich import eviction, record
 from tests.app.rich_compared import COMPARED
@@ -71,8 +72,8 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
 
     select = models.selection.update
     yield "a row that went from this head", lambda: select(layer=1, kv_head=2, position=7)
-    yield "a score is pointed at", lambda: view.plot.pointed.emit(0)
-    yield "none is", lambda: view.plot.pointed.emit(None)
+    yield "a score is pointed at", lambda: point_at(view.plot, 0)
+    yield "none is", lambda: point_at(view.plot, None)
     alone = later(3, 1, 6, lowest_kept=None, survivors=Survivors(0, 5))
     yield "more rows go", lambda: step(12, later(0, None, 8), alone)
     yield "one that went before", lambda: select(layer=3, kv_head=2, position=7)
@@ -89,11 +90,11 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     yield "a fork", lambda: select(seq_id=1, position=3)
     yield "back", lambda: select(seq_id=0, position=9, layer=2, kv_head=0)
     yield "the removals", view.measure
-    yield "another rule", lambda: view.regret.choose("tova", 4)
+    yield "another rule", lambda: (view.measured_rule.choose("tova"), view.page_size.choose(4))
     yield "measured", view.ask
-    yield "a dot is pointed at", lambda: view.regret.plot.pointed.emit(3)
-    yield "a dot is clicked", lambda: view.regret.plot.picked.emit(3)
-    yield "none is pointed at", lambda: view.regret.plot.pointed.emit(None)
+    yield "a dot is pointed at", lambda: point_at(view.effects, 3)
+    yield "a dot is clicked", lambda: view.effects.picked.emit(3)
+    yield "none is pointed at", lambda: point_at(view.effects, None)
 
 
 def damage(view: DamageView, models: Models, folder: Path) -> Steps:

@@ -28,7 +28,8 @@ POINTS = np.array([[0.0, 1.0], [2.0, 5.0], [1.0, 3.0], [9.0, 2.0]])
 def chart(points: np.ndarray = POINTS, stop: float = 10.0) -> Chart:
     x, y = points[:, 0], points[:, 1]
     marks = (Curve(x, y, "accent"), Dots(x, y, "accent", fill="accent"))
-    return Chart(marks, points, ((-1.0, stop), (0.0, 6.0)), LinearTicks(str), LinearTicks(str), "height", "a note")
+    home, ticks = ((-1.0, stop), (0.0, 6.0)), LinearTicks(str)
+    return Chart(marks, points, range(len(points)), home, ticks, ticks, "height", "a note")
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_an_axis_of_steps_names_at_least_two_that_stand_apart(plot: Plot, width:
     points = np.column_stack([steps, np.ones_like(steps)])
     home = ((-0.5, stop), (0.0, 6.0))
     plot.resize(width + 48, 100)
-    plot.show_chart(Chart((), points, home, LinearTicks(axis.name, least=1), LinearTicks(str), "steps", ""))
+    plot.show_chart(Chart((), points, axis.steps, home, LinearTicks(axis.name, least=1), LinearTicks(str), "steps", ""))
     QApplication.processEvents()
     surface = QPixmap(1, 1)
     painter = QPainter(surface)
@@ -82,7 +83,7 @@ def test_an_axis_of_steps_names_at_least_two_that_stand_apart(plot: Plot, width:
 def test_keys_walk_the_points_along_x_and_enter_picks(plot: Plot, qtbot: QtBot) -> None:
     pointed: list[int | None] = []
     picked: list[int] = []
-    plot.pointed.connect(pointed.append)
+    plot.pointed.connect(lambda: pointed.append(plot.pointed_key))
     plot.picked.connect(picked.append)
     for _ in range(5):
         qtbot.keyClick(plot.canvas, Qt.Key.Key_Right)
@@ -94,7 +95,7 @@ def test_keys_walk_the_points_along_x_and_enter_picks(plot: Plot, qtbot: QtBot) 
 
 def test_the_point_nearest_along_x_is_read_out(plot: Plot) -> None:
     pointed: list[int | None] = []
-    plot.pointed.connect(pointed.append)
+    plot.pointed.connect(lambda: pointed.append(plot.pointed_key))
     move_mouse(plot.canvas.viewport(), plot.canvas.frame.point_of(7.5, 0.5))
     move_mouse(plot.canvas.viewport(), plot.canvas.frame.point_of(1.1, 5.5))
     assert pointed == [3, 2]

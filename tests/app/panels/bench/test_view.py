@@ -61,7 +61,7 @@ def test_rows_come_one_by_one_and_the_live_cache_stays(desk: Desk, view: BenchVi
     chart = view.plot.canvas.chart
     assert chart is not None
     assert view.plot.title.text() == "bytes of K and V, by tokens of context"
-    at = view.point_keys.index("paged 512 1")
+    at = list(chart.keys).index("paged 512 1")
     place = view.plot.canvas.frame.point_of(*chart.points[at])
     click(view.plot.canvas.viewport(), place.x(), place.y())
     assert "512 tokens" in view.plot.words.text()

@@ -208,9 +208,9 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     a, b = (token_label(text) for text in steps[-1].divergence.texts)  # type: ignore[union-attr]
     assert a == token_label(models.timeline.tokens(0)[shared].text) != b
     assert told.endswith(f"A was given “{a}”, B “{b}”: rows behind that are compared by position alone")
-    kinds = points(steps, compared, "kl")[0].kinds
+    kinds = points(steps, compared, "kl").kinds
     assert [*kinds][-4:] == [WITHIN, UNJUDGED, UNJUDGED, UNJUDGED]
-    assert SelectedLine(5, "muted") in compare_chart(steps, compared, "kl", None)[0].marks, "between steps 3 and 7"
+    assert SelectedLine(5, "muted") in compare_chart(steps, compared, "kl", None).marks, "between steps 3 and 7"
     driver.window.branches.wants.emit(GoTo(STEPS))
     driver.wait_until_idle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."

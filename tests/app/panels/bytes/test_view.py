@@ -90,12 +90,6 @@ def test_memory_over_the_steps_follows_the_mouse_and_a_click(
     assert models.selection.now.step == 7
 
 
-def test_a_bar_that_going_back_took_away_selects_nothing(models: Models, show: Callable[..., Any]) -> None:
-    view = show(BytesView(models))
-    view.plot.picked.emit(len(models.timeline.records))
-    assert models.selection.now.step is None
-
-
 def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -> None:
     last = models.timeline.latest
     assert last is not None

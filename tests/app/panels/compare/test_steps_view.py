@@ -12,6 +12,7 @@ from app.panels.compare.steps import compare_chart, points, value_of
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
+from tests.app.mouse import point_at
 from tests.app.panels.compare.desk import CompareDesk
 
 pytestmark = pytest.mark.one_window
@@ -54,10 +55,10 @@ def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> No
     desk.start(replace(started, steps=(started.steps[0], bare, *started.steps[2:])))
     now = desk.models.comparison.now
     assert now is not None
-    found, numbers = points(desk.models.comparison.steps, now, "kl")
-    assert numbers == (0, 2, 3)
+    found = points(desk.models.comparison.steps, now, "kl")
+    assert found.x.tolist() == [0, 2, 3]
     assert found.breaks == (1,), "the line is interrupted at a step without a number"
-    chart = compare_chart(desk.models.comparison.steps, now, "kl", None)[0]
+    chart = compare_chart(desk.models.comparison.steps, now, "kl", None)
     curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
     assert [list(curve.x) for curve in curves] == [[0], [2, 3]]
     desk.models.selection.update(step=1)
@@ -85,10 +86,10 @@ def test_a_click_on_a_point_goes_to_its_step_and_a_line_to_its_layer(compared: C
 
 
 def test_pointing_at_a_point_tells_its_step_and_looks_at_none(compared: CompareDesk) -> None:
-    compared.steps.plots["kl"].pointed.emit(4)
+    point_at(compared.steps.plots["kl"], 4)
     assert compared.steps.numbers.text().startswith("step 4 · ")
     assert compared.models.selection.now.step is None
-    compared.steps.plots["kl"].pointed.emit(None)
+    point_at(compared.steps.plots["kl"], None)
     assert compared.steps.numbers.text().startswith("step 20 · ")
 
 

@@ -27,14 +27,14 @@ def test_regret_needs_a_row_to_leave_out_and_one_to_keep(qtbot: QtBot, num_token
 
 def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     desk.run(CacheSpec())
-    desk.evicted.regret.choose("tova", 1)
+    desk.evicted.measured_rule.choose("tova")
     desk.window.actions_["truth.regret"].trigger()
     desk.until(lambda: not desk.evicted.measurement.is_waiting)
     found = desk.models.measurements.regret.answer
     assert found is not None
     assert "TOVA · rank correlation" in desk.evicted.detail.text()
-    assert desk.evicted.regret.note.text().startswith("score: attention of the last query before the newest token")
-    plot = desk.evicted.regret.plot
+    assert desk.evicted.note.text().startswith("score: attention of the last query before the newest token")
+    plot = desk.evicted.effects
     QApplication.processEvents()
     best = int(found.kl.argmax())
     assert plot.canvas.chart is not None

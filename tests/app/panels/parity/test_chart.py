@@ -35,7 +35,7 @@ def test_each_step_is_a_point_and_says_whether_it_may_differ() -> None:
 def test_one_departure_among_thousands_of_steps_is_drawn_last_and_square() -> None:
     differences = [1e-6] * 5000
     differences[3210] = float("inf")
-    chart, _ = parity_chart(report(differences), "logits", None)
+    chart = parity_chart(report(differences), "logits", None)
     dots = [mark for mark in chart.marks if isinstance(mark, Dots)]
     unjudged, within, lossy, departs, crosses = dots
     assert (len(unjudged.x), len(within.x), len(lossy.x)) == (0, 4999, 0)
@@ -46,4 +46,4 @@ def test_one_departure_among_thousands_of_steps_is_drawn_last_and_square() -> No
 
 def test_a_report_of_nothing_draws_nothing() -> None:
     assert len(parity.points(report([]), "kl").x) == 0
-    assert len(parity_chart(report([]), "kl", None)[0].points) == 0
+    assert len(parity_chart(report([]), "kl", None).points) == 0

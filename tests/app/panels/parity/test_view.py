@@ -84,12 +84,11 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
     view.ask()
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
-    steps = view.answer.steps.tolist()
-    view.plot.picked.emit(steps.index(4))
+    view.plot.picked.emit(4)
     assert two.models.selection.now.step == 4
     two.models.history.go_to(20)
     two.models.timeline.go_to(20)  # the newest that was compared is the newest there is
-    view.plot.picked.emit(steps.index(20))
+    view.plot.picked.emit(20)
     assert two.models.selection.now.step is None
 
 
