@@ -170,13 +170,11 @@ class PictureReader:
     def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> QueryWeights:
         """The attention of the newest query of a step, as it was recorded: it needs no rows."""
         seq_id, step, history, phases = request.seq_id, request.step, self._history, self._stepper.phases
-        path, half = visible.path, visible.source.half
+        path, half, held = visible.path, visible.source.half, exact_provenance(self._live.mode, "live cache")
         gone = f"The attention of step {step} was not measured, or is no longer kept."
         if phases is not None and half is not None and step == phases.step:
             weights = half.weights.get(request.layer)
-            return QueryWeights(
-                weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
-            )
+            return QueryWeights(weights, half.num_tokens - 1, held, "" if weights is not None else half.note or gone)
         state, computed_by = path.state(seq_id, step), path.computed_by(seq_id, step)
         row = (history.attention.get(computed_by) or {}).get(request.layer)
         last = history.last_step if visible.is_live else None
@@ -185,7 +183,7 @@ class PictureReader:
         is_newest = False
         if newest is not None and computed_by == newest:
             is_newest = not self._live.get(seq_id).sequence.moves_since(newest[0])
-        provenance: Provenance = "live cache" if is_newest else "recorded"
+        provenance = held if is_newest else "recorded"
         if state is not None and not state.num_tokens:
             waited = f"The sequence held no rows after step {step}: it waited for room in the pool."
             return QueryWeights(None, 0, provenance, waited)
