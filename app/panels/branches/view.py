@@ -69,10 +69,10 @@ class BranchesView(View[BranchesState]):
             name: own_action(self.tree, text, slot, tip=tip, key=key)
             for name, text, slot, key, tip in (
                 ("go", "Go there", self._on_go, "", "Make this the live step; nothing is deleted  (Enter)"),
-                ("join", "Run together", self._on_join, "",
-                 "Bring the sequences of these steps to the live one: one batch  (Ctrl+click chooses several)"),
                 ("compare", "Compare", self._on_compare, "",
-                 "Compare the live step with this one, or two that are chosen"),
+                 "Compare the live step with this one, or two that are chosen  (Ctrl+click chooses several)"),
+                ("join", "Run together", self._on_join, "",
+                 "Bring the sequences of these steps to the live one: one batch"),
                 ("name", "Name…", self.tree.begin_naming, "F2", "Give the branch a name  (F2)"),
                 ("delete", "Delete…", self._on_delete, "Del",
                  "Forget this piece of the branch and all that came of it  (Del)"),
@@ -93,8 +93,8 @@ class BranchesView(View[BranchesState]):
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        *usual, compare, name, delete = self._buttons.values()
-        self._spare = Spare(row(compare, name, delete))
+        *usual, join, name, delete = self._buttons.values()
+        self._spare = Spare(row(join, name, delete))
         foot = row((self.line, 1), *usual, self._spare)
         self.set_body(column((self.tree, 1), self.hint, foot, spacing=4))
 
@@ -163,8 +163,8 @@ class BranchesView(View[BranchesState]):
         why_not = state.why_not or ("this is the live step" if is_live else "")
         holds_live = history.is_on_path(first_of_segment(history, step), history.live)
         self._enable("go", why_not)
-        self._enable("join", state.why_not or ("" if self._to_join else "this is the live step: choose another branch"))
         self._enable("compare", state.why_not or self._why_not_compared(is_live))
+        self._enable("join", state.why_not or ("" if self._to_join else "this is the live step: choose another branch"))
         self._enable("name", "")
         self._enable("delete", state.why_not or ("the live step came of it: go elsewhere first" if holds_live else ""))
         self.actions_["delete"].setText("Delete for good" if self._to_delete is not None else "Delete…")
@@ -231,6 +231,7 @@ class BranchesView(View[BranchesState]):
     def _on_compare(self) -> None:
         if 1 <= len(self._to_join) <= 2:
             one, *other = reversed(self._to_join)
+            self._models.selection.update(step=other[0] if other else None)  # side A's, not one that it does not have
             self.compared.emit(OtherStep(one, *other))
 
     def _on_delete(self) -> None:

@@ -656,7 +656,7 @@ class CompareView(View[CompareShown]):
         comparison, viewport = self._models.comparison, self._models.viewport.now
         if comparison.now is None:
             if comparison.asked is not None:
-                return "The other run is being started: it reads the same tokens."
+                return "The other run is being started."
             return comparison.refusal or self.opponents.problem() or INVITATION
         visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
         no_pictures = comparison.no_pictures or self._why_not_compared()

@@ -241,7 +241,9 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens came", "text")
     driver.intents.send(EndComparison())
     driver.wait_until_idle(lambda: models.comparison.now is None)
+    window.arrange("inspect")
     go(driver, 9)
+    driver.look_at(None)
 
 
 def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QPushButton
 
 from app.kit import words as kit_words
 from app.kit.theme import current_theme
@@ -19,6 +20,7 @@ from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.wire.commands import DeleteBranch, GoTo
+from engine.wire.comparison import OtherStep
 from engine.wire.events import NodeAdded
 from engine.wire.message import Command
 from engine.wire.records import EditMade, StepRecord, TokensForced
@@ -127,6 +129,17 @@ def test_left_at_the_first_of_a_branch_leads_to_where_it_parts(view: BranchesVie
     QTest.keyClick(view.tree, Qt.Key.Key_Home)
     QTest.keyClick(view.tree, Qt.Key.Key_Left)
     assert view.tree.step == 1
+
+
+def test_comparing_shows_the_newest_step_of_side_a(view: BranchesView, grown: Models) -> None:
+    """In the narrowest column too, and although a step that A does not have was looked at to choose it."""
+    view.resize(380, 160)
+    told: list[OtherStep] = []
+    view.compared.connect(told.append)
+    click(view, 4)
+    assert grown.selection.now.step == 4
+    next(found for found in view.findChildren(QPushButton) if found.isVisible() and found.text() == "Compare").click()
+    assert (told, grown.selection.now.step) == ([OtherStep(4)], None)
 
 
 def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: BranchesView) -> None:
