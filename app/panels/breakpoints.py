@@ -30,7 +30,7 @@ from app.kit.widgets import (
 from app.models import Models
 from app.models.breakpoints import Search
 from app.models.timeline import Timeline
-from engine.counted import counted, step_numbers
+from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.condition import HOW_TO_COMBINE, ROWS, Breakpoint, help_lines, parsed, why_never
@@ -94,13 +94,11 @@ def found_words(search: Search, timeline: Timeline, step: int | None) -> str:
     """Say at how many of the recorded steps the typed condition held, as far as they are searched."""
     if search.is_too_slow:
         return "the pattern takes too long: write a simpler one"
-    if timeline.first is None or timeline.latest is None:
+    if not len(timeline):
         return "no step to search yet"
     far = "" if search.is_done else f" · {counted(search.num_seen, 'step')} searched so far"
     unknown = f" · not known at {thousands(search.num_unknown)} of them" if search.num_unknown else ""
-    every = step_numbers(timeline.first.step, timeline.latest.step)
-    count = len(search.matches)
-    held = f"held at {'all' if count == len(timeline) else thousands(count)} of {every}"
+    held = f"held at {thousands(len(search.matches))} of {counted(len(timeline), 'step')}"
     verdict = search.verdicts.get(step) if step is not None else None
     here = f" · here {verdict.value}" if verdict is not None else ""
     return f"{held}{here}{unknown}{far}"

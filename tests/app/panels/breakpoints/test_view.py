@@ -69,12 +69,12 @@ def test_no_example_is_offered_that_stands_there_already(running: Shell, panel: 
 def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: BreakpointsView) -> None:
     running.actions["breakpoints.find"].trigger()
     type_in(running, panel, "step = 4 or step = 9")
-    assert panel.words.text() == "held at 2 of steps 0–20 · Enter: go to the next"
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: go to the next"
     panel.line.setFocus()
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 4
-    assert panel.words.text() == "held at 2 of steps 0–20 · here step 4 · Enter: go to the next"
+    assert panel.words.text() == "held at 2 of 21 steps · here step 4 · Enter: go to the next"
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 9
@@ -92,12 +92,12 @@ def test_enter_keeps_what_is_typed_as_a_stop_and_then_walks(
 ) -> None:
     assert panel.words.text().endswith("and Enter adds a breakpoint: runs halt there.")
     type_in(running, panel, "step = 4 or step = 9")
-    assert panel.words.text() == "held at 2 of steps 0–20 · Enter: add breakpoint"
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: add breakpoint"
     panel.line.setFocus()
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running, 3)
     assert [stop.text for stop in engine.of(SetBreakpoints)[-1].breakpoints] == ["step = 4 or step = 9"]  # type: ignore[attr-defined]
-    assert panel.words.text() == "held at 2 of steps 0–20 · Enter: go to the next"
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: go to the next"
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 4
@@ -204,14 +204,14 @@ def test_a_condition_that_is_switched_off_says_so_and_is_switched_on(running: Sh
     """Typed once more, it used to look like one that halts: nothing was added, and the run went on."""
     running.intents.on_breakpoints_changed((Breakpoint(1, "step = 4", is_enabled=False),))
     type_in(running, panel, "step = 4")
-    off = "held at 1 of steps 0–20 · switched off: runs do not halt there · Enter: "
+    off = "held at 1 of 21 steps · switched off: runs do not halt there · Enter: "
     assert panel.words.text() == off + "switch it on"
     assert (panel.add.text(), panel.add.isEnabled()) == ("Switch on", True)
     running.actions["breakpoints.find"].trigger()
     assert panel.words.text() == off + "go to the next", "who searches is not made to stop there"
     running.actions["breakpoints.add"].trigger()
     assert running.models.breakpoints.listed == (Breakpoint(1, "step = 4"),)
-    assert panel.words.text() == "held at 1 of steps 0–20 · Enter: go to the next"
+    assert panel.words.text() == "held at 1 of 21 steps · Enter: go to the next"
 
 
 def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: BreakpointsView) -> None:
@@ -221,7 +221,7 @@ def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: BreakpointsView) 
     QTest.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=panel.table.visualRect(index).center())
     turn(running, 3)
     assert panel.line.text() == "step > 15"
-    assert panel.words.text().startswith("held at 5 of steps 0–20")
+    assert panel.words.text().startswith("held at 5 of 21 steps")
 
 
 def test_last_values_are_those_of_the_shown_step(running: Shell, panel: BreakpointsView) -> None:
@@ -289,7 +289,7 @@ def test_an_engine_that_cannot_say_leaves_attention_unknown(
     assert [place.step for place in asked.places] == list(range(21))
     engine.emit(Failed("This is an opened snapshot.", reply_to=engine.id_of(MeasureAttention)))
     turn(running, 4)
-    assert panel.words.text() == "held at 0 of steps 0–20 · not known at 21 of them · Enter: add breakpoint"
+    assert panel.words.text() == "held at 0 of 21 steps · not known at 21 of them · Enter: add breakpoint"
     assert not running.models.status.failure
 
 
