@@ -681,6 +681,7 @@ class ChatEditor(QWidget):
         if self._wants_answer or info.num_tokens == taken.num_tokens or not has_answer(info):
             return
         if self._models.status.now.running:
+            self._say("", is_wrong=False)  # how many rows the next turn keeps is told when the answer rests
             self.turns.rows[taken.turn].show_text(self._text_so_far(info))
             self._endings[taken.turn], self._noted = self._progress(info), ()
             self._newest = taken._replace(text=self.turns.turns[taken.turn].text)

@@ -286,9 +286,12 @@ def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(dri
     chat.turns.rows[2].edit.set_text("and")
     says(driver, "abc")
     driver.until(lambda: chat.turns.turns[1].text.endswith("abc"))
+    driver.until(lambda: "rows of seq" in chat.words.text())
     driver.window.actions_["run.run"].trigger()
     driver.until(lambda: chat.turns.rows[1].note.text().startswith("writing"))
+    assert chat.words.isHidden(), "how many rows are kept was told of the answer as it was before"
     driver.window.actions_["run.cancel"].trigger()
+    driver.until(lambda: "rows of seq" in chat.words.text())
     driver.until(lambda: chat.turns.rows[1].note.text() == "stopped")
     says(driver, "de")
     driver.until(lambda: chat.turns.turns[1].text.endswith("de"))
