@@ -221,8 +221,6 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         entry = QAction(self)
         entry.setData(preset.name)
         entry.setCheckable(True)
-        needs = "\nNeeds {}".format(", ".join(preset.needs)) if preset.needs else ""
-        entry.setToolTip(plain_tip(f"{preset.summary}{needs}"))
         return entry
 
     def _of(self, family: Family) -> list[QAction]:
@@ -243,13 +241,17 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         self._write_entries(self._room_beside() if by_family else math.inf)
 
     def _write_entries(self, room: float) -> None:
-        """Label each mode and say what it is, as far as that fits into so many pixels; all of it is in the tool tip."""
+        """Label each mode and say what it is, as far as that fits into so many pixels. What does not fit, and what the
+        mode needs, is in its tool tip, which lies over the modes below and so repeats nothing."""
         width = QFontMetricsF(self._menu.font()).horizontalAdvance
         room -= max(width(preset.label) for preset in ALL_PRESETS.values())
         for name, preset in ALL_PRESETS.items():
             needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
             words = whole_words(f"{preset.summary}{needs}", room, width)
             self.entries[name].setText(f"{preset.label}\t{words}" if words else preset.label)
+            cut = "" if words.startswith(preset.summary) else preset.summary
+            tips = cut, f"Needs {', '.join(preset.needs)}" if preset.needs else ""
+            self.entries[name].setToolTip(plain_tip("\n".join(filter(None, tips))))
 
     def minimumSizeHint(self) -> QSize:
         """Wide enough for the mode's name, and to show whether it is lossy; the model's name is shortened first."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import QPoint
+from PySide6.QtGui import QAction, QHelpEvent
+from PySide6.QtWidgets import QApplication, QMenu, QToolTip
 
 from app.shell import Shell
 from app.window.selectors import BESIDE_WORDS, source_name
@@ -18,6 +21,15 @@ from tests.app.found import opened_menu
 from tests.app.painted import painted
 
 pytestmark = pytest.mark.one_window
+
+
+def tip_of(entry: QAction, menu: QMenu) -> str:
+    """The tool tip that the menu shows over an entry; empty if it shows none."""
+    menu.popup(QPoint(0, 0))
+    place = menu.actionGeometry(entry).center()
+    QToolTip.showText(menu.mapToGlobal(place), "another", menu)  # which is hidden a little later than it is told to
+    QApplication.sendEvent(menu, QHelpEvent(QHelpEvent.Type.ToolTip, place, menu.mapToGlobal(place)))
+    return QToolTip.text().replace("another", "")
 
 
 def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine) -> None:
@@ -72,7 +84,7 @@ def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_ov
     widest = max(menu.sizeHint().width() for menu in selector.families.values())
     assert 560 - 64 < widest <= 560 + BESIDE_WORDS
     assert selector.entries["static"].text() == "Static\ttransformers' StaticCache"
-    assert "all room reserved" in selector.entries["static"].toolTip()
+    assert "all room reserved" in tip_of(selector.entries["static"], selector.families["lossless"])
     selector.families["quantised"].actions()[1].trigger()
     assert engine.of(SetCache)[-1] == SetCache(cache_preset("int8").spec), "and it is chosen once"
     assert len(engine.of(SetCache)) == 1
@@ -80,6 +92,8 @@ def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_ov
     monkeypatch.setattr(type(selector), "_room_below", lambda _: 900)
     menu = opened_menu(selector)
     assert {*selector.entries.values()} <= {*menu.actions()}
+    assert not tip_of(selector.entries["static"], menu), "it would lie over the modes below, and say what stands there"
+    assert "Needs layers with full attention" in tip_of(selector.entries["h2o"], menu)
     menu.close()
 
 
