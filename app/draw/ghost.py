@@ -36,10 +36,6 @@ class Ghosts(Struct, frozen=True, eq=False):
     start: float
     per_column: int
 
-    def is_gone(self, row: int, column: int) -> bool:
-        """Whether all rows of a cell were evicted."""
-        return bool(self.share[min(row, len(self.share) - 1), column] >= 1)
-
 
 def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
     """Counts `[…, columns]` of evicted positions as fractions of the positions that each column covers."""

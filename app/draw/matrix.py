@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from app.draw.colormap import Floats, larger, robust_limit
+from app.draw.edited import runs, touches
 from app.draw.format import brief, exact
 from app.draw.ghost import Flags, Ghosts, extremes, ghosts, outside_held
+from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, WallPicture
 
 LayerName = Callable[[int], str]
+
+
+class Box(NamedTuple):
+    """Positions `start … stop` and rows `first … last`, both ends exclusive. `is_hidden`: masked from attention."""
+
+    start: float
+    stop: float
+    first: int
+    last: int
+    is_hidden: bool = False
 
 
 class MatrixRow(Struct, frozen=True):
@@ -40,6 +53,12 @@ class MatrixRow(Struct, frozen=True):
         if self.last_channel == self.first_channel:
             return f"{words} · channel {self.first_channel}"
         return f"{words} · ch. {self.first_channel}…{self.last_channel}"
+
+    def has(self, channels: Iterable[int] | None) -> bool:
+        """Whether it shows one of these channels, or (None) any; a row of no channels stands for all of its head."""
+        if channels is None or self.first_channel is None or self.last_channel is None:
+            return True
+        return any(self.first_channel <= channel <= self.last_channel for channel in channels)
 
 
 class MatrixCell(Struct, frozen=True):
@@ -88,6 +107,11 @@ class Matrix(Struct, frozen=True, eq=False, dict=True):
     asked: tuple[int, int] | None = None
 
     @property
+    def extent(self) -> tuple[int, int]:
+        """The positions `start … stop` of all columns, the last of which may go on beyond `stop`."""
+        return self.start, self.start + self.low.shape[1] * self.per_column
+
+    @property
     def has_extremes(self) -> bool:
         """Whether cells pool several numbers."""
         return not np.array_equal(self.low, self.high, equal_nan=True)
@@ -130,16 +154,35 @@ class Matrix(Struct, frozen=True, eq=False, dict=True):
 
     def row_of(self, layer: int, head: int, channel: int | None) -> int | None:
         """The row that shows a channel, or if None the first row of a head; None if there is none."""
-        for row, place in enumerate(self.places):
-            if (place.layer, place.head) == (layer, head) and _has(place, channel):
-                return row
-        return None
+        channels = None if channel is None else (channel,)
+        mine = (n for n, place in enumerate(self.places) if (place.layer, place.head) == (layer, head))
+        return next((row for row in mine if self.places[row].has(channels)), None)
 
+    def boxes(self, rows: Rows, lens: str, shared: int, *, is_hidden: bool = False) -> tuple[Box, ...]:
+        """Where rows of the cache are in the picture of a lens, `shared` of whose heads read one kv head."""
+        heads = {(place.layer, place.head) for place in self.places}
+        heads = {head for head in heads if touches(rows, head[0], head[1] // shared, lens)}
+        found = (
+            row
+            for row, place in enumerate(self.places)
+            if (place.layer, place.head) in heads and place.has(rows.channels)
+        )
+        return tuple(Box(rows.start, rows.stop, first, last, is_hidden) for first, last in runs(found))
 
-def _has(place: MatrixRow, channel: int | None) -> bool:
-    if channel is None or place.first_channel is None or place.last_channel is None:
-        return True
-    return place.first_channel <= channel <= place.last_channel
+    def rows_between(self, first: MatrixCell, last: MatrixCell, lens: str, shared: int) -> Rows:
+        """The rows of the cache between two cells of one layer, both included. All heads of several, and all channels
+        of a head, are not named one by one."""
+        low, high = sorted((first.row, last.row))
+        chosen, every = self.places[low : high + 1], {place.head for place in self.places}
+        heads = {place.head // shared for place in chosen}
+        are_all = len(every) > 1 and heads == {head // shared for head in every}
+        channels = None
+        if len(every) == 1 and len(chosen) < len(self.places):
+            channels = tuple(place.first_channel for place in chosen if place.first_channel is not None)
+        return Rows(
+            min(first.first, last.first), max(first.last, last.last) + 1, (first.place.layer,),
+            None if are_all else tuple(sorted(heads)), channels or None, LENSES[lens].part or "both",
+        )  # fmt: skip
 
 
 def matrix_of(piece: Picture, layer_label: LayerName = "L{}".format) -> Matrix:

@@ -8,11 +8,10 @@ Marks are painted in one pass; their cost depends on what fits on the screen, no
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QLineF, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
@@ -31,15 +30,15 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import Tick, ticks
-from app.draw.colormap import ZERO, ColorScale, ColorTable, Floats, Indices
-from app.draw.edited import EditedRows, MarkKind, at, edit_name, edited_rows, runs, touches
+from app.draw.colormap import ZERO, ColorScale, Indices
+from app.draw.edited import EditedRows, MarkKind, at, edit_name, edited_rows, touches
 from app.draw.format import cell_number, thousands
-from app.draw.ghost import Ghosts, overlay
+from app.draw.ghost import overlay
 from app.draw.grid import TokenRange, covers, pooled_rows, whole_steps
-from app.draw.matrix import Matrix
+from app.draw.matrix import Box, Matrix
 from app.kit.painting import TextPainter, ghost_hatch, loud_color, pixels_image
 from app.kit.provenance import pooling_words
-from app.kit.theme import Theme, Themed, current_theme, font_fixed
+from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Models
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ _TICK_PIXELS = 58
 
 
 class HeatMap(Themed, QWidget):
-    """Shows a picture over tokens; x is a position, y a row (channel or head).
+    """Shows a matrix over tokens; x is a position, y a row (channel or head).
 
     Signals, in these units: `hovered(point or None)`, `picked(point)`, `dragged(from, to)`, `menu_wanted(point, point
     on the screen)`. A drag pans; if areas can be selected it selects, and pans with Shift or the middle button.
@@ -72,9 +71,7 @@ class HeatMap(Themed, QWidget):
 
     def __init__(self, name_position: Callable[[int], str]) -> None:
         super().__init__()
-        self._whole = (0.0, 1.0)
         self._range: TokenRange | None = None
-        self._num_rows = 1
         self.can_select = False  # whether a drag selects an area
         self._is_selecting = False  # the present drag selects an area instead of panning
         self.hover: QPointF | None = None
@@ -89,10 +86,11 @@ class HeatMap(Themed, QWidget):
         self._haze: QImage | None = None
         self._ink = TextPainter(font_fixed(10.5))
         self._image: StretchedImage | None = None
-        self._indices: Indices | None = None
-        self._ground = 0  # the colour index of zero
-        self.table: ColorTable | None = None
-        self._extent = self._loaded = (0.0, 1.0)
+        self.matrix: Matrix | None = None
+        self._scale: ColorScale | None = None
+        self._indices: Indices | None = None  # `[rows, columns]`
+        self._row_name: Callable[[int], str] = str
+        self._has_numbers = False
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.setMinimumSize(60, 40)
 
@@ -111,8 +109,6 @@ class HeatMap(Themed, QWidget):
             from app.kit.graphics import StretchedImage
 
             self._image = StretchedImage(axisOrder="row-major", autoDownsample=False)
-            if self.table is not None:
-                self._image.setLookupTable(self.table, update=False)
         return self._image
 
     @property
@@ -126,43 +122,18 @@ class HeatMap(Themed, QWidget):
         """Whether the picture covers all visible positions."""
         return covers(self._loaded, self.visible_range)
 
+    @property
+    def _loaded(self) -> tuple[float, float]:
+        """The positions that were requested; within them nothing exists beyond the picture's end."""
+        return (0.0, 1.0) if self.matrix is None else self.matrix.asked or self.matrix.extent
+
+    @property
+    def _whole(self) -> tuple[float, float]:
+        first, last = (0.0, 1.0) if self.matrix is None else self.matrix.whole
+        return first, max(last, first + 1)
+
     def take_theme(self) -> None:
         self._changed()
-
-    def set_table(self, table: ColorTable) -> None:
-        """Set the 256 colours of the values."""
-        if table is self.table:
-            return
-        self.table = table
-        if self._image is not None:
-            self._image.setLookupTable(table)
-            self.update()
-
-    def show_picture(
-        self,
-        indices: Indices,
-        start: float,
-        stop: float,
-        whole: tuple[float, float],
-        marks: Marks,
-        loaded: tuple[float, float] | None = None,
-    ) -> None:
-        """Show `[rows, columns]` over the positions `start … stop`, part of `whole`, with marks over it. `loaded`: the
-        positions that were requested, if they are others; within them nothing exists beyond the picture's end."""
-        self._loaded = loaded or (start, stop)
-        self._extent, self._num_rows, self.marks = (start, stop), max(1, indices.shape[0]), marks
-        self._whole = (whole[0], max(whole[1], whole[0] + 1))
-        self._indices = indices
-        self._fit_image()
-        self._changed()
-        self._tell_size()
-
-    def _fit_image(self) -> None:
-        """Make the image, with at most one row per pixel."""
-        if self._indices is not None:
-            room = round(self.plot_rect.height() * self.devicePixelRatioF())
-            pooled = pooled_rows(self._indices, max(1, room), self._ground)
-            self.image.setImage(pooled, levels=(0, 255), autoLevels=False)
 
     def show_matrix(
         self,
@@ -175,37 +146,45 @@ class HeatMap(Themed, QWidget):
         has_numbers: bool = False,
     ) -> None:
         """Show a matrix in these colours, with its own names of rows (or `row_name`), borders, evicted cells and, if
-        wanted, numbers among the marks."""
-        stop = matrix.start + indices.shape[1] * matrix.per_column
-        numbers = CellNumbers(matrix.shown, indices, scale.inks, matrix.start, matrix.per_column)
-        of_matrix = replace(
-            marks,
-            y_lines=matrix.borders,
-            row_name=row_name or matrix.names,
-            ghosts=matrix.gone,
-            note=pooling_words(matrix.per_column),
-            numbers=numbers if has_numbers else None,
-        )
-        self.set_table(scale.table)
-        self._ground = ZERO if scale.is_signed else 0
-        self.show_picture(indices, matrix.start, stop, matrix.whole, of_matrix, matrix.asked)
+        wanted, numbers under the marks."""
+        if self._scale is None or scale.table is not self._scale.table:
+            self.image.setLookupTable(scale.table, update=False)
+        self.matrix, self._scale, self._indices, self.marks = matrix, scale, indices, marks
+        self._row_name, self._has_numbers = row_name or matrix.names, has_numbers
+        self._fit_image()
+        self._changed()
+        self._tell_size()
+
+    def _fit_image(self) -> None:
+        """Make the image, with at most one row per pixel."""
+        if self._indices is not None and self._scale is not None:
+            room = round(self.plot_rect.height() * self.devicePixelRatioF())
+            pooled = pooled_rows(self._indices, max(1, room), ZERO if self._scale.is_signed else 0)
+            self.image.setImage(pooled, levels=(0, 255), autoLevels=False)
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter, theme = QPainter(self), current_theme()
-        painter.fillRect(event.rect(), theme.color("panel"))
-        frame = self.framed()
-        if self._image is not None and self._image.image is not None and self._image.image.size:
-            self._paint_image(painter, frame, self._image)
-            self._paint_ghosts(painter, frame)
+        painter, frame = QPainter(self), self.framed()
+        painter.fillRect(event.rect(), current_theme().color("panel"))
+        if self.matrix is not None and self._image is not None and self.matrix.low.size:
+            self._paint_image(painter, frame, self._image, self.matrix)
+            self._paint_ghosts(painter, frame, self.matrix)
             self._paint_unloaded(painter, frame)
-        paint_marks(painter, frame, self.marks, theme, self._ink, self.hover, self.hasFocus())
+            _paint_lines(painter, frame, self.marks.x_lines, self.matrix.borders)
+            if self._has_numbers:
+                self._paint_numbers(painter, frame, self.matrix)
+        _paint_axes(painter, frame, self.marks.left, self._ink)
+        paint_marks(painter, frame, self.marks, self.hover)
+        if self.hasFocus():
+            painter.setPen(QPen(current_theme().color("accent"), 1))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRect(frame.plot.adjusted(-1.5, -1.5, 0.5, 0.5))
 
-    def _paint_image(self, painter: QPainter, frame: PictureFrame, image: StretchedImage) -> None:
+    def _paint_image(self, painter: QPainter, frame: PictureFrame, image: StretchedImage, matrix: Matrix) -> None:
         """Paint the image stretched over its positions, clipped to the picture's area."""
         rows, columns = image.image.shape
-        left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
+        left, right = frame.x(matrix.extent[0]), frame.x(matrix.extent[1])
         painter.save()
         painter.setClipRect(frame.plot)
         painter.translate(left, frame.plot.top())
@@ -213,15 +192,14 @@ class HeatMap(Themed, QWidget):
         image.paint(painter)
         painter.restore()
 
-    def _paint_ghosts(self, painter: QPainter, frame: PictureFrame) -> None:
+    def _paint_ghosts(self, painter: QPainter, frame: PictureFrame, matrix: Matrix) -> None:
         """Paint the hatch over evicted rows; it is computed once per range, size and picture."""
-        ghosts = self.marks.ghosts
-        if ghosts is None:
+        if matrix.gone is None:
             return
         if self._haze is None:
             ratio = self.devicePixelRatioF()
             size = (round(frame.plot.width() * ratio), round(frame.plot.height() * ratio))
-            pixels = overlay(ghosts, frame.low, frame.high, *size, ghost_hatch(current_theme(), ratio))
+            pixels = overlay(matrix.gone, frame.low, frame.high, *size, ghost_hatch(current_theme(), ratio))
             self._haze = QImage() if pixels is None else pixels_image(pixels, ratio)
         if not self._haze.isNull():
             painter.drawImage(frame.plot.topLeft(), self._haze)
@@ -239,13 +217,32 @@ class HeatMap(Themed, QWidget):
                 if self._ink.width(words) < place.width():
                     self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
+    def _paint_numbers(self, painter: QPainter, frame: PictureFrame, matrix: Matrix) -> None:
+        """Write the values into the cells if these are large enough for three digits."""
+        width, height = frame.cell_width * matrix.per_column, frame.plot.height() / frame.num_rows
+        if width < _NUMBER_CELL or height < _NUMBER_LINE or self._indices is None or self._scale is None:
+            return
+        first = max(0, int((frame.low - matrix.start) // matrix.per_column))
+        last = min(matrix.low.shape[1], int(-(-(frame.high - matrix.start) // matrix.per_column)))
+        painter.setFont(font_fixed(9.5))
+        painter.save()
+        painter.setClipRect(frame.plot)
+        for row, column in zip(*np.nonzero(~matrix.is_gone[:, first:last]), strict=True):
+            left = frame.x(matrix.start + (first + column) * matrix.per_column)
+            painter.setPen(QColor(self._scale.inks[self._indices[row, first + column]]))
+            text = cell_number(float(matrix.shown[row, first + column]), width)
+            painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)
+        painter.restore()
+
     def framed(self) -> PictureFrame:
-        """The area, ticks and row names; computed once per range, size and marks."""
+        """The area, ticks, row names and note; computed once per range, size and marks."""
         if self._frame is None:
             plot, (low, high) = self.plot_rect, self.visible_range
+            num_rows = 1 if self._indices is None else max(1, len(self._indices))
             names = ticks(low, high, plot.width(), _TICK_PIXELS, self._name_position)
-            rows = ticks(0, self._num_rows, plot.height(), 14 if self._num_rows <= 40 else 24, self.marks.row_name)
-            self._frame = PictureFrame(plot, low, high, self._num_rows, names, rows)
+            rows = ticks(0, num_rows, plot.height(), 14 if num_rows <= 40 else 24, self._row_name)
+            note = "" if self.matrix is None else pooling_words(self.matrix.per_column)
+            self._frame = PictureFrame(plot, low, high, num_rows, names, rows, note)
         return self._frame
 
     def _changed(self) -> None:
@@ -253,7 +250,7 @@ class HeatMap(Themed, QWidget):
         self.update()
 
     def _margins(self) -> tuple[int, int, int, int]:
-        return self.marks.left, 7, self.marks.right, 30 if self.height() > 120 else 16
+        return self.marks.left, 7, 1, 30 if self.height() > 120 else 16
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -331,8 +328,9 @@ class HeatMap(Themed, QWidget):
         if not plot.contains(pixel):
             return None
         x = low + (pixel.x() - plot.left()) / plot.width() * (high - low)
-        y = (pixel.y() - plot.top()) / plot.height() * self._num_rows
-        return QPointF(min(x, np.nextafter(high, low)), min(y, np.nextafter(self._num_rows, 0)))
+        num_rows = self.framed().num_rows
+        y = (pixel.y() - plot.top()) / plot.height() * num_rows
+        return QPointF(min(x, np.nextafter(high, low)), min(y, np.nextafter(num_rows, 0)))
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.accept()
@@ -427,55 +425,25 @@ class HeatMap(Themed, QWidget):
             self.hovered.emit(point)
 
 
-_NUMBER_CELL = 24.0
+_NUMBER_CELL, _NUMBER_LINE = 24.0, 12  # pixels for a number
 _OUTLINED = 4  # an edited place of at least so many pixels has an outline
 _CENTER = int(Qt.AlignmentFlag.AlignCenter)
 
 
-def number_name(row: int) -> str:
-    return str(row)
-
-
-class CellNumbers(Struct, frozen=True, eq=False):
-    """Values `[rows, columns]` from position `start` on, their colour indices, and the text colour for each index."""
-
-    values: Floats
-    indices: Indices
-    inks: tuple[str, ...]
-    start: float
-    per_column: int
-
-
-class Box(NamedTuple):
-    """Positions `start … stop` and rows `first … last`, both ends exclusive. `is_hidden`: masked from attention."""
-
-    start: float
-    stop: float
-    first: int
-    last: int
-    is_hidden: bool = False
-
-
 class Marks(Struct, frozen=True, eq=False):
     """What to draw over the image: `selected`, a span of positions; `selected_row`, one row in it; `area`, the
-    positions and rows dragged over; `edited`, places changed by hand; `alarms`, positions with NaN or Inf; `flags`,
-    positions that stand out for another reason; `ghosts`, evicted rows; `note`, text at the right end of the axis;
-    `left` and `right`, margins in pixels; lines and names of the axes."""
+    positions and rows dragged over; `edited`, places changed by hand; `x_lines`, positions at which something begins;
+    `alarms`, positions with NaN or Inf; `flags`, positions that stand out for another reason. `left`: the margin for
+    the names of rows, in pixels."""
 
     left: int = 30
-    right: int = 1
     selected: tuple[float, float] | None = None
     selected_row: int | None = None
     area: Box | None = None
     edited: tuple[Box, ...] = ()
     x_lines: tuple[int, ...] = ()
-    y_lines: tuple[int, ...] = ()
     alarms: tuple[float, ...] = ()
     flags: tuple[float, ...] = ()
-    note: str = ""
-    row_name: Callable[[int], str] = number_name
-    numbers: CellNumbers | None = None
-    ghosts: Ghosts | None = None
 
 
 class PictureFrame(Struct, frozen=True):
@@ -487,6 +455,7 @@ class PictureFrame(Struct, frozen=True):
     num_rows: int
     names: tuple[Tick, ...]
     rows: tuple[Tick, ...]
+    note: str = ""  # at the right end of the axis
 
     def x(self, position: float) -> float:
         return self.plot.left() + (position - self.low) / (self.high - self.low) * self.plot.width()
@@ -507,119 +476,100 @@ class PictureFrame(Struct, frozen=True):
         return self.plot.width() / (self.high - self.low)
 
 
-def paint_marks(
-    painter: QPainter,
-    frame: PictureFrame,
-    marks: Marks,
-    theme: Theme,
-    ink: TextPainter,
-    hover: QPointF | None,
-    has_focus: bool,
-) -> None:
-    """Paint everything over the image, the most important last."""
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-    _paint_lines(painter, frame, marks, theme)
-    if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
-        _paint_numbers(painter, frame, marks.numbers, marks.ghosts)
-    _paint_axes(painter, frame, marks, theme, ink)
-    _paint_edited(painter, frame, marks.edited, theme)
+def paint_marks(painter: QPainter, frame: PictureFrame, marks: Marks, hover: QPointF | None) -> None:
+    """Paint the marks over the image, the most important last."""
+    _paint_edited(painter, frame, marks.edited)
     if marks.area is not None:
-        _paint_area(painter, frame, marks.area, theme)
+        _paint_area(painter, frame, marks.area)
     if marks.selected is not None:
-        _paint_selected(painter, frame, marks.selected, theme)
+        _paint_selected(painter, frame, marks.selected)
     if marks.selected_row is not None:
-        _paint_row(painter, frame, marks.selected_row, theme)
+        _paint_row(painter, frame, marks.selected_row)
     if marks.flags:
-        _paint_triangles(painter, frame, marks.flags, theme.color("page_shared"))
+        _paint_triangles(painter, frame, marks.flags, current_theme().color("page_shared"))
     if marks.alarms:
-        _paint_triangles(painter, frame, marks.alarms, QColor(loud_color(theme)))
+        _paint_triangles(painter, frame, marks.alarms, QColor(loud_color(current_theme())))
     if hover is not None:
-        _paint_crosshair(painter, frame, hover, theme)
-    if has_focus:
-        painter.setPen(QPen(theme.color("accent"), 1))
-        painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.drawRect(frame.plot.adjusted(-1.5, -1.5, 0.5, 0.5))
+        _paint_crosshair(painter, frame, hover)
 
 
-def _paint_lines(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Theme) -> None:
-    painter.setPen(QPen(theme.color("text", 170), 1))
-    for position in marks.x_lines:
+def _paint_lines(painter: QPainter, frame: PictureFrame, positions: tuple[int, ...], rows: tuple[int, ...]) -> None:
+    painter.setPen(QPen(current_theme().color("text", 170), 1))
+    for position in positions:
         if frame.low < position < frame.high:
             x = round(frame.x(position))
             painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
-    painter.setPen(QPen(theme.color("faint"), 1))
-    for row in marks.y_lines:
+    painter.setPen(QPen(current_theme().color("faint"), 1))
+    for row in rows:
         y = round(frame.y(row))
         painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_axes(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Theme, ink: TextPainter) -> None:
+def _paint_axes(painter: QPainter, frame: PictureFrame, margin: int, ink: TextPainter) -> None:
     """Paint the row names at the left, and below the picture token texts, their positions, and tick marks."""
-    painter.setPen(theme.color("muted"))
+    painter.setPen(current_theme().color("muted"))
     top, bottom = frame.plot.top(), frame.plot.bottom()
     for tick in frame.rows:
         y = min(max(frame.y(tick.at), top + 6), bottom - 6)
-        ink.between(painter, tick.text, marks.left - 7, y, 0, marks.left - 7, marks.left)
+        ink.between(painter, tick.text, margin - 7, y, 0, margin - 7, margin)
     names = frame.names
     spacing = (names[1].at - names[0].at) * frame.cell_width if len(names) > 1 else 120.0
     high = frame.plot.right() + 2
-    free = high
-    if marks.note:
-        free = ink.right(painter, high, bottom + 21, marks.note) - 8
+    free = ink.right(painter, high, bottom + 21, frame.note) - 8 if frame.note else high
     for tick in names:
         x = frame.x(tick.at)
         ink.between(painter, tick.text, x, bottom + 9, 0, high, spacing - 6)
         place = str(int(tick.at))
         if x + ink.width(place) / 2 < free:
             ink.between(painter, place, x, bottom + 21, 0, high, 60)
-    painter.setPen(theme.color("faint"))
+    painter.setPen(current_theme().color("faint"))
     painter.drawLines([QLineF(round(x), bottom + 1, round(x), bottom + 3) for x in (frame.x(t.at) for t in names)])
 
 
-def _paint_selected(painter: QPainter, frame: PictureFrame, span: tuple[float, float], theme: Theme) -> None:
-    if span[1] <= frame.low or span[0] >= frame.high:
-        return
-    left = max(frame.x(span[0]), frame.plot.left())
-    right = min(max(frame.x(span[1]), left + 3), frame.plot.right())
-    # a second outline in the ground colour separates the selection from cells of a similar colour
-    painter.setPen(QPen(theme.color("signed_middle", 200), 1))
-    painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
-    painter.setPen(QPen(theme.color("selected"), 1))
-    painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
+def _paint_selected(painter: QPainter, frame: PictureFrame, span: tuple[float, float]) -> None:
+    if span[1] > frame.low and span[0] < frame.high:
+        left = max(frame.x(span[0]), frame.plot.left())
+        right = min(max(frame.x(span[1]), left + 3), frame.plot.right())
+        inner = QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1)
+        _outline(painter, inner, inner.adjusted(-1, -1, 1, 1))
 
 
-def _paint_area(painter: QPainter, frame: PictureFrame, area: Box, theme: Theme) -> None:
-    """Outline the area that was dragged over, with a second line in the ground colour as for a selected column."""
+def _paint_area(painter: QPainter, frame: PictureFrame, area: Box) -> None:
+    """Outline the area that was dragged over."""
     place = frame.rect(area)
-    if place.isEmpty():
-        return
-    painter.setPen(QPen(theme.color("signed_middle", 200), 1))
-    painter.drawRect(place.adjusted(0, 0, -1, -1))
-    painter.setPen(QPen(theme.color("selected"), 1))
-    painter.drawRect(place.adjusted(-1, -1, 0, 0))
+    if not place.isEmpty():
+        _outline(painter, place.adjusted(0, 0, -1, -1), place.adjusted(-1, -1, 0, 0))
 
 
-def _paint_edited(painter: QPainter, frame: PictureFrame, boxes: tuple[Box, ...], theme: Theme) -> None:
+def _outline(painter: QPainter, inner: QRectF, outer: QRectF) -> None:
+    """Outline what is selected: a second outline in the ground colour separates it from cells of a similar colour."""
+    painter.setPen(QPen(current_theme().color("signed_middle", 200), 1))
+    painter.drawRect(inner)
+    painter.setPen(QPen(current_theme().color("selected"), 1))
+    painter.drawRect(outer)
+
+
+def _paint_edited(painter: QPainter, frame: PictureFrame, boxes: tuple[Box, ...]) -> None:
     """Outline what was edited, without covering its numbers; rows masked from attention are hatched as well. A stroke
     above the picture also marks boxes that are too narrow for an outline."""
-    color = theme.color("edited")
+    color = current_theme().color("edited")
     for box in boxes:
         place = frame.rect(box)
         if place.isEmpty():
             continue
         if box.is_hidden:
-            painter.fillRect(place, QBrush(theme.color("edited", 150), Qt.BrushStyle.BDiagPattern))
+            painter.fillRect(place, QBrush(current_theme().color("edited", 150), Qt.BrushStyle.BDiagPattern))
         painter.fillRect(QRectF(place.left(), frame.plot.top() - 3, max(place.width(), 2.0), 2), color)
         if place.width() >= _OUTLINED:
             painter.setPen(QPen(color, 1))
             painter.drawRect(place.adjusted(0, 0, -1, -1))
 
 
-def _paint_row(painter: QPainter, frame: PictureFrame, row: int, theme: Theme) -> None:
+def _paint_row(painter: QPainter, frame: PictureFrame, row: int) -> None:
     """Paint a wedge at either end of the selected row: a line through it would cover its values."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(theme.color("selected"))
+    painter.setBrush(current_theme().color("selected"))
     left, right, y = frame.plot.left(), frame.plot.right(), frame.y(row + 0.5)
     painter.drawPolygon(QPolygonF([QPointF(left - 6, y - 4), QPointF(left - 6, y + 4), QPointF(left, y)]))
     painter.drawPolygon(QPolygonF([QPointF(right + 1, y), QPointF(right - 6, y - 4), QPointF(right - 6, y + 4)]))
@@ -639,34 +589,11 @@ def _paint_triangles(painter: QPainter, frame: PictureFrame, positions: tuple[fl
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 
-def _paint_crosshair(painter: QPainter, frame: PictureFrame, hover: QPointF, theme: Theme) -> None:
+def _paint_crosshair(painter: QPainter, frame: PictureFrame, hover: QPointF) -> None:
     x, y = round(frame.x(hover.x())), round(frame.y(hover.y()))
-    painter.setPen(QPen(theme.color("text", 130), 1, Qt.PenStyle.DotLine))
+    painter.setPen(QPen(current_theme().color("text", 130), 1, Qt.PenStyle.DotLine))
     painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
     painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
-
-
-def _paint_numbers(painter: QPainter, frame: PictureFrame, numbers: CellNumbers, ghosts: Ghosts | None) -> None:
-    """Write the values into the cells if these are large enough for three digits."""
-    height = frame.plot.height() / frame.num_rows
-    width = frame.cell_width * numbers.per_column
-    if height < 12:
-        return
-    first = max(0, int((frame.low - numbers.start) // numbers.per_column))
-    last = min(numbers.values.shape[1], int(-(-(frame.high - numbers.start) // numbers.per_column)))
-    font = font_fixed(9.5)
-    painter.setFont(font)
-    painter.save()
-    painter.setClipRect(frame.plot)
-    for column in range(first, last):
-        left = frame.x(numbers.start + column * numbers.per_column)
-        for row in range(numbers.values.shape[0]):
-            if ghosts is not None and ghosts.is_gone(row, column):
-                continue
-            painter.setPen(QColor(numbers.inks[numbers.indices[row, column]]))
-            text = cell_number(float(numbers.values[row, column]), width)
-            painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)
-    painter.restore()
 
 
 _MOST = 3  # edits of one place that are named; earlier ones are only counted
@@ -683,19 +610,6 @@ def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, 
         if one.edit.seq_id == of
     }
     return edited_rows(sorted(made.items(), key=lambda one: one[0]))
-
-
-def head_boxes(
-    models: Models, seq_id: int, layer: int, kv_head: int, tensor: str, num_channels: int
-) -> tuple[Box, ...]:
-    """The edited boxes of one head, positions × channels; rows masked from attention whichever tensor is shown."""
-    found = []
-    for one in edits_shown(models, seq_id):
-        if touches(one.rows, layer, kv_head, "" if one.is_hidden else tensor):
-            channels = one.rows.channels
-            for first, last in [(0, num_channels)] if channels is None else runs(channels):
-                found.append(Box(one.rows.start, one.rows.stop, first, min(last, num_channels), one.is_hidden))
-    return tuple(found)
 
 
 def words_at(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QAction,
@@ -24,26 +25,42 @@ from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 from app.draw.colormap import HIGHEST, ColorScale, Floats, histogram, packed
 from app.draw.format import brief, thousands
 from app.draw.grid import TokenRange
-from app.draw.matrix import Matrix, MatrixCell, matrix_of
-from app.kit.heatmap import HeatMap, Marks
+from app.draw.matrix import Box, Matrix, MatrixCell, matrix_of
+from app.kit.heatmap import HeatMap, Marks, edits_shown
 from app.kit.painting import argb, color_scale, pixels_image
-from app.kit.provenance import token_name
-from app.kit.reader import State
+from app.kit.provenance import PositionSpan, selected_run, span_of_run, token_name
 from app.kit.theme import FIXED_SIZE, current_theme, font_fixed, font_text
 from app.kit.view import View
 from app.kit.widgets import ElidedLabel, column, connect_all, holder, plain_label, plain_tip, row
 from app.models import Models
-from app.models.places import is_within
+from app.models.places import heads_shared, is_within
 from app.models.selection import Selected
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE, Lens
 from engine.wire.pictures import HeadPicture
 
 
-class MapView(View[State]):
+class MapState(Struct, frozen=True):
+    """A picture, and what is marked in it: the selected positions, or else the selected area, and what was edited."""
+
+    picture: Any
+    selected: PositionSpan | None
+    area: Box | None
+    edited: tuple[Box, ...]
+
+    def marks(self, **others: Any) -> Marks:
+        """These marks and others for a map."""
+        selected = span_of_run(matrix_of(self.picture).span_of, self.selected)
+        return Marks(selected=selected, area=self.area, edited=self.edited, **others)
+
+
+M = TypeVar("M", bound=MapState)
+
+
+class MapView(View[M]):
     """The visible positions and the number of columns are kept in `models.viewport`, in fields named after the `kind`
-    of picture: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick`, `tell` and
-    `rows_between`. Signal: `menu_wanted(point on the screen)`, for the selection."""
+    of picture: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick` and `tell`. Signal:
+    `menu_wanted(point on the screen)`, for the selection."""
 
     abilities = frozenset(("view.reset", "view.zoom"))
     can_pin = True
@@ -76,8 +93,24 @@ class MapView(View[State]):
     @property
     def picture(self) -> Any:
         """The picture that is shown; None if there is none."""
-        state: Any = self.state
-        return None if state is None else state.picture
+        return None if self.state is None else self.state.picture
+
+    def shared(self, picture: Any) -> int:
+        """How many heads of a picture share a kv head."""
+        return heads_shared(self._models, picture.request.lens, picture.request.layer)
+
+    def marked(self, picture: Any) -> tuple[PositionSpan | None, Box | None, tuple[Box, ...]]:
+        """What is selected and edited in a picture, as in `MapState`."""
+        now, request, shared = self._models.selection.now.area, picture.request, self.shared(picture)
+        matrix, lens, area = matrix_of(picture), picture.request.lens, None
+        if now is not None and (held := matrix.boxes(now, lens, shared)):
+            area = Box(max(now.start, matrix.start), min(now.stop, matrix.stop), held[0].first, held[-1].last)
+        edited = (
+            box
+            for one in edits_shown(self._models, request.seq_id)
+            for box in matrix.boxes(one.rows, "" if one.is_hidden else lens, shared, is_hidden=one.is_hidden)
+        )
+        return None if area else selected_run(self._models), area, tuple(edited)
 
     def cell_at(self, point: QPointF | None) -> MatrixCell | None:
         """The cell at a point of the map; None if there is none."""
@@ -94,12 +127,10 @@ class MapView(View[State]):
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
         """The rows between two points of the map, both included; None if there are none."""
-        first, last = self.cell_at(start), self.cell_at(stop)
-        return None if first is None or last is None else self.rows_between(first, last)
-
-    def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
-        """The rows between two cells, both included."""
-        raise NotImplementedError
+        first, last, picture = self.cell_at(start), self.cell_at(stop), self.picture
+        if first is None or last is None:
+            return None
+        return matrix_of(picture).rows_between(first, last, picture.request.lens, self.shared(picture))
 
     def _on_dragged_over(self, start: QPointF, stop: QPointF) -> None:
         if (area := self.area(start, stop)) is not None:

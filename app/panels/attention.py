@@ -12,11 +12,10 @@ from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.colormap import Floats, Indices, magnitude_index
-from app.draw.edited import runs, touches
 from app.draw.format import brief, decimal, exact, percent
-from app.draw.matrix import MatrixCell, is_map, matrix_of
-from app.kit.heatmap import Box, Marks, edits_shown, words_at
-from app.kit.map_view import LensMenu, MapView
+from app.draw.matrix import Box, MatrixCell, is_map, matrix_of
+from app.kit.heatmap import words_at
+from app.kit.map_view import LensMenu, MapState, MapView
 from app.kit.painting import TextPainter, color_scale
 from app.kit.provenance import (
     PositionSpan,
@@ -25,7 +24,6 @@ from app.kit.provenance import (
     picture_source,
     selected_run,
     shown_record,
-    span_of_run,
     tensor_name,
     token_name,
 )
@@ -36,7 +34,6 @@ from app.kit.widgets import plain_tip
 from app.models import Models
 from app.models.pictures import ATTENTION
 from app.models.places import head_of, layer_label
-from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import AttentionPicture
 from engine.wire.records import AttentionSummary
@@ -136,14 +133,6 @@ def sinks_of(picture: AttentionPicture) -> tuple[PositionWeight, ...]:
 
 def kv_head_of(head: int, group_size: int) -> int:
     return head // max(1, group_size)
-
-
-def rows_between(picture: AttentionPicture, first: MatrixCell, last: MatrixCell) -> Rows:
-    """The rows between two cells, both included: those of the kv heads that their query heads read."""
-    low, high = sorted(kv_head_of(cell.place.head, picture.group_size) for cell in (first, last))
-    is_all = low == 0 and high == kv_head_of(picture.weights.shape[0] - 1, picture.group_size) and not is_map(picture)
-    heads = None if is_all else tuple(range(low, high + 1))
-    return Rows(min(first.first, last.first), max(first.last, last.last) + 1, (picture.request.layer,), heads)
 
 
 def masses_of(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tuple[HeadMass, ...]:
@@ -305,19 +294,14 @@ _ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # least widths of the panel 
 _HEIGHT_FOR_ONE_LINE = 120
 
 
-class AttentionState(Struct, frozen=True):
-    """A picture with its description, what is selected in it, its colour scale, and the size it is drawn in. `head` is
-    the query head that was clicked."""
+class AttentionState(MapState, frozen=True):
+    """With the words about it, the choice of the colour scale, the chosen query head, and the room for it."""
 
-    picture: AttentionPicture
     words: str
-    selected: PositionSpan | None
     scale: str
     head: int
     plot: QRectF
     width: int
-    area: Box | None
-    edited: tuple[Box, ...]
 
 
 class AttentionView(MapView[AttentionState]):
@@ -354,9 +338,6 @@ class AttentionView(MapView[AttentionState]):
             self._models.viewport.update(query_head=cell.place.head)
             self._models.selection.update(position=cell.first, kv_head=kv_head, layer=cell.place.layer)
 
-    def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
-        return rows_between(self.picture, first, last)
-
     def pin(self, is_pinned: bool) -> None:
         layer = self.picture.request.layer if self.picture is not None else self._models.selection.now.layer
         self._models.viewport.update(attention_layer=layer if is_pinned else None)
@@ -392,33 +373,19 @@ class AttentionView(MapView[AttentionState]):
             return self._models.status.why_no_rows or "Attention of the newest token is on its way."
         if not picture.weights.size:
             return picture.note or "This layer has no attention weights."
-        selected, head, area = selected_run(self._models), self._chosen_head(picture), self._area(picture)
         return AttentionState(
-            picture, self._words(picture), None if area else selected, self.choice, head, self.map.plot_rect,
-            self.width(), area, self._edited(picture),
+            picture, *self.marked(picture), self._words(picture), self.choice, self._chosen_head(picture),
+            self.map.plot_rect, self.width(),
         )  # fmt: skip
 
-    def _area(self, picture: AttentionPicture) -> Box | None:
-        """The part of the selected area in this layer, as a box of positions and query heads; None if there is none."""
+    def marked(self, picture: AttentionPicture) -> tuple[PositionSpan | None, Box | None, tuple[Box, ...]]:
+        if is_map(picture):  # whose rows are queries
+            return selected_run(self._models), None, ()
+        selected, area, edited = super().marked(picture)
         now = self._models.selection.now.area
-        if now is None or is_map(picture) or now.kv_heads is None or not touches(now, picture.request.layer):
-            return None
-        matrix = matrix_of(picture)
-        group, num_heads = max(1, picture.group_size), len(picture.weights)
-        first, last = min(now.kv_heads) * group, (max(now.kv_heads) + 1) * group
-        return Box(max(now.start, matrix.start), min(now.stop, matrix.stop), first, min(last, num_heads))
-
-    def _edited(self, picture: AttentionPicture) -> tuple[Box, ...]:
-        """The boxes of edited rows in this layer, by query heads."""
-        group, num_heads, found = max(1, picture.group_size), len(picture.weights), []
-        if is_map(picture):
-            return ()
-        for one in edits_shown(self._models, picture.request.seq_id):
-            if touches(one.rows, picture.request.layer):
-                heads = [(0, num_heads)] if one.rows.kv_heads is None else runs(one.rows.kv_heads)
-                for first, last in heads if one.rows.kv_heads is None else [(a * group, b * group) for a, b in heads]:
-                    found.append(Box(one.rows.start, one.rows.stop, first, min(last, num_heads), one.is_hidden))
-        return tuple(found)
+        if now is None or now.kv_heads is None:  # tokens of all heads are selected as such
+            return selected_run(self._models), None, edited
+        return selected, area, edited
 
     def _words(self, picture: AttentionPicture) -> str:
         name_of = partial(token_name, self._models, picture.request.seq_id, max_chars=self.name_length)
@@ -466,15 +433,9 @@ class AttentionView(MapView[AttentionState]):
         self.set_title(f"{self.title} · {layer_label(self._models, picture.request.layer)}")
         self.set_detail(state.words)
         indices = attention_indices(picture, state.scale)
-        matrix = matrix_of(picture)
-        marks = Marks(
-            left=40 if is_map(picture) else 24,
-            selected=span_of_run(matrix.span_of, state.selected),
-            area=state.area,
-            edited=state.edited,
-            flags=tuple(one.position + 0.5 for one in sinks_of(picture)),
-        )
-        self.map.show_matrix(matrix, color_scale(current_theme(), is_signed=False), indices, marks)
+        flags = tuple(one.position + 0.5 for one in sinks_of(picture))
+        marks = state.marks(left=40 if is_map(picture) else 24, flags=flags)
+        self.map.show_matrix(matrix_of(picture), color_scale(current_theme(), is_signed=False), indices, marks)
         self.map.setAccessibleName(
             f"{LENSES[picture.request.lens].words}: {'queries' if is_map(picture) else 'heads'} by tokens"
         )

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QActionGroup, QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import ColorScale
-from app.draw.edited import touches
 from app.draw.format import brief, exact, thousands
 from app.draw.ghost import extremes
 from app.draw.matrix import MatrixCell, matrix_of
-from app.kit.heatmap import Box, Marks, head_boxes, words_at
-from app.kit.map_view import LensMenu, MapView, RangeBar
+from app.kit.heatmap import Marks, words_at
+from app.kit.map_view import LensMenu, MapState, MapView, RangeBar
 from app.kit.painting import color_scale
 from app.kit.provenance import (
     LINE,
     STORED_NOW,
-    PositionSpan,
     Provenance,
     eviction_words,
     parts_words,
     picture_source,
     residual_start,
     run_words,
-    selected_run,
     shown_record,
-    span_of_run,
     tensor_name,
 )
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, pictures
@@ -36,10 +31,9 @@ from app.kit.theme import current_theme
 from app.kit.widgets import plain_tip, steady
 from app.models import Models
 from app.models.pictures import HEAD
-from app.models.places import heads_shared, layer_words
+from app.models.places import layer_words
 from app.models.selection import chosen_cell
 from engine.counted import counted
-from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import HeadPicture
 
@@ -50,17 +44,12 @@ _ROOM_FOR_RANGE = 680  # least width for the words of the colour range; more tha
 _TOKENS_LEFT = 92  # pixels for the names of tokens beside a picture of tokens by tokens
 
 
-class HeadState(Struct, frozen=True):
-    """A picture with its colour range and how that is chosen; the selected positions and channel, or area; and
-    edits."""
+class HeadState(MapState, frozen=True):
+    """With its colour range and how that is chosen, and the selected channel."""
 
-    picture: HeadPicture
     limit: float
     scope: str
-    selected: PositionSpan | None
     channel: int | None
-    area: Box | None
-    edited: tuple[Box, ...]
 
 
 class HeadView(MapView[HeadState]):
@@ -135,16 +124,6 @@ class HeadView(MapView[HeadState]):
     def _token_name(self, position: int) -> str:
         return "" if self.picture is not None and self.picture.state_shape else super()._token_name(position)
 
-    def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
-        picture = self.picture
-        low, high = sorted((first.row, last.row))
-        is_all = high - low + 1 == picture.low.shape[1]
-        return Rows(
-            min(first.first, last.first), max(first.last, last.last) + 1, (picture.request.layer,),
-            (self._kv_head_of(picture),), None if is_all else tuple(range(low, high + 1)),
-            LENSES[picture.request.lens].part or "both",
-        )  # fmt: skip
-
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
         place = (now.layer, now.kv_head, now.lens)
@@ -176,14 +155,8 @@ class HeadView(MapView[HeadState]):
         if picture is None:
             return self._models.status.why_no_rows or "This head is on its way."
         if picture.low.size:
-            limit = self._limit(picture)
-            run, area = selected_run(self._models), self._area(picture)
-            if picture.state_shape:
-                return HeadState(picture, limit, self._scope, None, None, None, ())
-            place = picture.request
-            kv_head, num_channels = self._kv_head_of(picture), picture.low.shape[1]
-            edited = head_boxes(self._models, place.seq_id, place.layer, kv_head, place.lens, num_channels)
-            return HeadState(picture, limit, self._scope, None if area else run, self._channel(picture), area, edited)
+            marked = (None, None, ()) if picture.state_shape else self.marked(picture)
+            return HeadState(picture, *marked, self._limit(picture), self._scope, self._channel(picture))
         if matrix_of(picture).asked is not None and not picture.note:
             return "These positions have left this head's window: press Home to see what it holds."
         return picture.note or "This head holds no tokens yet."
@@ -250,12 +223,9 @@ class HeadView(MapView[HeadState]):
         picture, limit = state.picture, state.limit
         matrix, scale = matrix_of(picture), self._scale(picture)
         is_map = self._has_tokens_down(picture)
-        marks = Marks(
+        marks = state.marks(
             left=_TOKENS_LEFT if is_map else Marks().left,
-            selected=span_of_run(matrix.span_of, state.selected),
             selected_row=state.channel,
-            area=state.area,
-            edited=state.edited,
             x_lines=self._residual(picture),
             alarms=self._alarms(picture),
         )
@@ -279,28 +249,18 @@ class HeadView(MapView[HeadState]):
 
     def _kv_head_of(self, picture: HeadPicture) -> int:
         """The kv head of a picture, which a query head shares with others."""
-        return picture.request.kv_head // heads_shared(self._models, picture.request.lens, picture.request.layer)
+        return int(picture.request.kv_head) // self.shared(picture)
+
+    def _is_chosen(self, picture: HeadPicture) -> bool:
+        """Whether the picture shows the selected head."""
+        now, request = self._models.selection.now, picture.request
+        return (request.layer, self._kv_head_of(picture), request.lens) == (now.layer, now.kv_head, now.lens)
 
     def _channel(self, picture: HeadPicture) -> int | None:
         """The selected channel, if the picture shows its head."""
-        now, request = self._models.selection.now, picture.request
-        is_here = (request.layer, self._kv_head_of(picture), request.lens) == (now.layer, now.kv_head, now.lens)
-        return now.channel if is_here and now.channel is not None and now.channel < picture.low.shape[1] else None
-
-    def _area(self, picture: HeadPicture) -> Box | None:
-        """The part of the selected area in this head, as a box of positions and channels; None if there is none."""
-        now, request = self._models.selection.now.area, picture.request
-        if now is None or not touches(now, request.layer, self._kv_head_of(picture), request.lens):
-            return None
-        num_channels = picture.low.shape[1]
-        channels = now.channels or (0, num_channels - 1)
-        matrix = matrix_of(picture)
-        return Box(
-            max(now.start, matrix.start),
-            min(now.stop, matrix.stop),
-            min(channels),
-            min(max(channels) + 1, num_channels),
-        )
+        channel = self._models.selection.now.channel
+        is_here = channel is not None and channel < picture.low.shape[1] and not picture.state_shape
+        return channel if is_here and self._is_chosen(picture) else None
 
     def _residual(self, picture: HeadPicture) -> tuple[int, ...]:
         """Where the rows that a codec leaves exact begin, if the picture has others before them."""
@@ -359,10 +319,9 @@ class HeadView(MapView[HeadState]):
         return f"In brackets: layer, {lens.head_word}, {column}, {row}"
 
     def _chosen_point(self, picture: HeadPicture) -> QPointF | None:
-        now, request = self._models.selection.now, picture.request
-        cell = chosen_cell(now)
-        is_here = (request.layer, self._kv_head_of(picture), request.lens) == (now.layer, now.kv_head, now.lens)
-        if cell is None or not (is_here or self._area(picture)) or cell[1] >= picture.low.shape[1]:
+        cell = chosen_cell(self._models.selection.now)
+        is_here = self._is_chosen(picture) or (self.state is not None and self.state.area is not None)
+        if cell is None or not is_here or cell[1] >= picture.low.shape[1]:
             return None
         return QPointF(cell[0] + 0.5, cell[1] + 0.5)
 

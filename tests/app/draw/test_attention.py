@@ -55,7 +55,8 @@ def test_an_area_reaches_from_cell_to_cell_and_names_the_kv_heads_that_its_heads
 
 
 def area_between(picture: AttentionPicture, start: tuple[float, float], stop: tuple[float, float]) -> Rows:
-    first, last = matrix_of(picture).at(*start), matrix_of(picture).at(*stop)
+    matrix = matrix_of(picture)
+    first, last = matrix.at(*start), matrix.at(*stop)
     assert first is not None
     assert last is not None
-    return draw.rows_between(picture, first, last)
+    return matrix.rows_between(first, last, "attention", picture.group_size)

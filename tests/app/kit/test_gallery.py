@@ -20,17 +20,17 @@ from app.draw.axis import LinearTicks
 from app.draw.colormap import signed_index
 from app.draw.ghost import Ghosts
 from app.draw.grid import TokenRange
-from app.draw.matrix import Matrix, MatrixRow
+from app.draw.matrix import Box, Matrix, MatrixRow
 from app.kit.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart import Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
 from app.kit.facts import Fact, FactBar, Facts, Reading, section
 from app.kit.fields import Knob, SmallBox, decimal_field, whole_field
-from app.kit.heatmap import Box, CellNumbers, HeatMap, Marks
+from app.kit.heatmap import HeatMap, Marks
 from app.kit.map_view import MatrixMaps, RangeBar
-from app.kit.painting import color_scale, signed_colors
+from app.kit.painting import color_scale
 from app.kit.plot import Plot
 from app.kit.provenance import Provenance
-from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
+from app.kit.theme import DARK, LIGHT, Theme, apply_theme, current_theme
 from app.kit.view import TitleBar, View
 from app.kit.widgets import ActionButton, DotLabel, ElidedLabel, LinkButton, ProgressButton, Segments
 from app.models import Models
@@ -109,22 +109,24 @@ def plot() -> QWidget:
 
 def heat_map() -> QWidget:
     widget = HeatMap(lambda position: f"token {position}")
-    values = np.sin(np.arange(6 * 24).reshape(6, 24)).astype(np.float32) * 2
-    indices = signed_index(values, 2.0)
-    widget.set_table(signed_colors(DARK))
-    share = np.zeros((1, 24), np.float32)
-    share[0, 3:6], share[0, 9] = 1.0, 0.5
-    marks = Marks(
-        left=40, right=5, selected=(7.0, 8.0), selected_row=2, area=Box(10, 13, 1, 4), x_lines=(4, 16), y_lines=(3,),
-        edited=(Box(1, 3, 0, 2), Box(14, 15, 0, 6, is_hidden=True), Box(90, 99, 0, 1)), alarms=(5.0,), flags=(18.0,),
-        note="a note", row_name=lambda row: f"ch {row}",
-        numbers=CellNumbers(values, indices, ("#ffffff",) * 256, 0.0, 1),
-        ghosts=Ghosts(share, 0.0, 1),
-    )  # fmt: skip
-    widget.show_picture(indices, 0.0, 24.0, (0.0, 30.0), marks, (0.0, 26.0))
+    show_heat(widget, DARK)
     widget.can_select = True
     widget.zoomed.connect(widget.show_range)
     return widget
+
+
+def show_heat(widget: Any, theme: Theme) -> None:
+    values = np.sin(np.arange(6 * 24).reshape(6, 24)).astype(np.float32) * 2
+    share = np.zeros((1, 24), np.float32)
+    share[0, 3:6], share[0, 9] = 1.0, 0.5
+    marks = Marks(
+        left=40, selected=(7.0, 8.0), selected_row=2, area=Box(10, 13, 1, 4), x_lines=(4, 16),
+        edited=(Box(1, 3, 0, 2), Box(14, 15, 0, 6, is_hidden=True), Box(90, 99, 0, 1)), alarms=(5.0,), flags=(18.0,),
+    )  # fmt: skip
+    places = tuple(MatrixRow(0, row) for row in range(6))
+    whole, asked = (0, 30), (0, 26)
+    matrix = Matrix(values, values, 0, 24, 1, places, (3,), "ch {}".format, whole, Ghosts(share, 0, 1), asked)
+    widget.show_matrix(matrix, color_scale(theme, is_signed=True), signed_index(values, 2.0), marks, has_numbers=True)
 
 
 def zoomed_map() -> QWidget:
@@ -275,8 +277,8 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
         lambda w: w.show_words("other words"),
     ),
     "heat_map": (
-        lambda w: w.set_table(signed_colors(LIGHT)), lambda w: w.show_range(TokenRange(2.0, 9.0)),
-        lambda w: w.set_table(signed_colors(DARK)),
+        lambda w: show_heat(w, LIGHT), lambda w: w.show_range(TokenRange(2.0, 9.0)),
+        lambda w: show_heat(w, DARK),
     ),
     "facts": (lambda w: w.show_facts((Fact("another", "1", role="bad"),)),),
     "fact_bar": (lambda w: w.show_facts((Reading("third", "3rd", "99", "a tip"),)),),

@@ -12,8 +12,10 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.grid import TokenRange
-from app.kit.heatmap import CellNumbers, HeatMap, Marks
-from app.kit.theme import load_fonts
+from app.draw.matrix import Matrix, MatrixRow
+from app.kit.heatmap import HeatMap, Marks
+from app.kit.painting import color_scale
+from app.kit.theme import DARK, load_fonts
 from tests.app.mouse import move_mouse, turn_wheel
 
 LEFT, SHIFT = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.ShiftModifier
@@ -33,11 +35,20 @@ def heat_map(qtbot: QtBot, qapp: QApplication, asked: list[TokenRange | None]) -
     qtbot.addWidget(heat_map)
     heat_map.resize(431, 200)
     heat_map.show()
-    heat_map.show_picture(np.zeros((8, 100), np.uint8), 0, 100, (0, 100), Marks())
+    show(heat_map, 8, 0, 100)
     heat_map.show_range(TokenRange(40, 60))
     heat_map.zoomed.connect(asked.append)
     heat_map.zoomed.connect(heat_map.show_range)
     return heat_map
+
+
+def show(heat_map: HeatMap, rows: int, start: int, stop: int, marks: Marks | None = None, **given: bool) -> None:
+    """Show rows of the same colour with the numbers 0, 1, 2 …"""
+    values = np.arange(rows * (stop - start), dtype=np.float32).reshape(rows, -1)
+    places = tuple(MatrixRow(0, row) for row in range(rows))
+    matrix = Matrix(values, values, start, stop, 1, places, (), str, (start, stop))
+    colors = np.zeros(values.shape, np.uint8)
+    heat_map.show_matrix(matrix, color_scale(DARK, is_signed=True), colors, marks or Marks(), **given)
 
 
 def at(heat_map: HeatMap, position: float) -> QPointF:
@@ -106,13 +117,13 @@ def test_following_keeps_the_length_that_is_visible_or_takes_the_last_64(
         heat_map.reset_view()
     heat_map.follow_newest()
     assert asked[-1] == TokenRange(*visible, follows=True)
-    heat_map.show_picture(np.zeros((8, 110), np.uint8), 0, 110, (0, 110), Marks())
+    show(heat_map, 8, 0, 110)
     assert heat_map.visible_range == (visible[0] + 10, 110)
 
 
-def painted(heat_map: HeatMap, start: int, marks: Marks) -> np.ndarray:
+def painted(heat_map: HeatMap, start: int, marks: Marks | None = None, **given: bool) -> np.ndarray:
     """The picture alone, grey, of eight cells from a position on."""
-    heat_map.show_picture(np.zeros((4, 8), np.uint8), start, start + 8, (start, start + 8), marks)
+    show(heat_map, 4, start, start + 8, marks, **given)
     heat_map.show_range(None)
     plot = heat_map.plot_rect.toRect()
     image = heat_map.grab(plot.adjusted(-6, 0, 0, 0)).toImage().convertToFormat(QImage.Format.Format_Grayscale8)
@@ -121,17 +132,13 @@ def painted(heat_map: HeatMap, start: int, marks: Marks) -> np.ndarray:
 
 
 def test_numbers_stand_in_their_cells_wherever_the_picture_begins(heat_map: HeatMap) -> None:
-    values, indices = np.arange(32, dtype=np.float32).reshape(4, 8), np.zeros((4, 8), np.uint8)
-    found = [
-        painted(heat_map, start, Marks(numbers=CellNumbers(values, indices, ("#ffffff",), start, 1)))
-        for start in (0, 64)
-    ]
+    found = [painted(heat_map, start, has_numbers=True) for start in (0, 64)]
     assert np.array_equal(*found)
-    assert not np.array_equal(found[0], painted(heat_map, 0, Marks()))
+    assert not np.array_equal(found[0], painted(heat_map, 0))
 
 
 @pytest.mark.parametrize("row", [0, 3])
 def test_the_wedges_of_a_selected_row_point_at_its_middle(heat_map: HeatMap, row: int) -> None:
-    plain, marked = painted(heat_map, 0, Marks()), painted(heat_map, 0, Marks(selected_row=row))
+    plain, marked = painted(heat_map, 0), painted(heat_map, 0, Marks(selected_row=row))
     rows = np.flatnonzero((plain != marked).any(axis=1))
     assert (rows.min() + rows.max()) / 2 == pytest.approx((row + 0.5) * len(plain) / 4, abs=1.5)

@@ -55,7 +55,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     assert not window.wall.canvas.marks.alarms  # a ghost is no NaN
     drops = not spec.retention.keeps_all
     assert (window.tokens.canvas.chips.holders is not None) == drops
-    assert (window.head.map.marks.ghosts is not None) == drops
+    assert (window.head.map.matrix.gone is not None) == drops
 
     window.actions_["run.go_on"].trigger()
     driver.wait_until_idle(lambda: len(models.timeline) == 3)

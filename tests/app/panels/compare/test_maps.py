@@ -15,7 +15,6 @@ from PySide6.QtWidgets import QApplication
 from app.draw.colormap import signed_index
 from app.draw.format import brief
 from app.draw.matrix import matrix_of
-from app.kit.heatmap import Marks
 from app.kit.widgets import plain_tip
 from app.panels.compare.view import BLINK, OVERLAY, SWAP, CompareMaps, CompareMapsState
 from engine.wire.events import Failed
@@ -227,18 +226,18 @@ def test_numbers_that_would_all_read_zero_are_not_written(
     compared: CompareDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell has room for one decimal: 0.0 in a strongly coloured cell would be false."""
-    shown: list[Marks] = []
+    shown: list[bool] = []
     heatmap = compared.view.maps.maps["difference"]
-    show = heatmap.show_picture
+    show = heatmap.show_matrix
 
-    def note(*given: Any) -> None:
-        shown.append(given[4])
-        show(*given)
+    def note(*given: Any, has_numbers: bool) -> None:
+        shown.append(has_numbers)
+        show(*given, has_numbers=has_numbers)
 
-    monkeypatch.setattr(heatmap, "show_picture", note)
+    monkeypatch.setattr(heatmap, "show_matrix", note)
     compared.models.selection.update(kv_head=3)
     compared.show("head")
-    assert shown[-1].numbers is not None, "they differ by 0.25"
+    assert shown[-1], "they differ by 0.25"
     monkeypatch.setattr(desk_module, "field", lambda shape, _side: np.full(shape, 0.01, np.float32))
     compared.show("wall")
-    assert shown[-1].numbers is None
+    assert not shown[-1]

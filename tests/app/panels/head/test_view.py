@@ -240,7 +240,7 @@ def test_a_click_on_pooled_tokens_selects_the_first_of_them(
     x = plot.left() + (22.5 / TOKENS) * plot.width()  # the third of the tokens 20 … 23
     qtbot.mouseClick(head.map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
     assert models.selection.now.position == 20
-    assert head.map.marks.note == "largest of 4 tokens"
+    assert head.map.framed().note == "largest of 4 tokens"
 
 
 def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head: HeadView, models: Models) -> None:
