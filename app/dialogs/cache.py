@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QFormLayout,
 
 from app.draw.format import byte_size
 from app.kit.dialog import QuestionDialog
-from app.kit.fields import CodecChoice, choice_field, decimal_field, line_field, whole_field
+from app.kit.fields import CodecChoice, check_field, choice_field, decimal_field, line_field, whole_field
 from app.kit.widgets import column, on_change, plain_label, row, set_text_role
 from engine.counted import counted
 from engine.errors import InputError
@@ -202,8 +202,7 @@ class CacheDialog(QuestionDialog):
         elif parameter.kind == "choice":
             field = choice_field(label, [(choice, _installed(words)) for choice, words in parameter.choices], value)
         elif parameter.kind == "switch":
-            field, label = QCheckBox(label), ""
-            field.setChecked(bool(value))
+            field, label = check_field(label, bool(value)), ""
         else:
             field = number_field(parameter, value)
         if isinstance(field, QCheckBox | QComboBox):

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QSignalBlocker
-from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_size, decimal, thousands
-from app.kit.dialog import Sheet
+from app.kit.dialog import Sheet, path_here
 from app.kit.facts import Fact, section, term_facts, term_tip
+from app.kit.fields import choice_field, count_field, gib_field
 from app.kit.theme import TextRole
 from app.kit.widgets import push_button
 from engine.counted import counted
@@ -38,6 +38,7 @@ class Calculator(Sheet):
     """Show the results of `engine.predict.bytes` while the user types. Nothing is loaded or allocated."""
 
     refusals = (InputError,)
+    copied = "The calculator's results are copied"
 
     def __init__(self, model: ModelInfo | None, cache: CacheSpec, parent: QWidget) -> None:
         """`cache` is the cache in use: its mode and parameters are chosen at first."""
@@ -50,34 +51,34 @@ class Calculator(Sheet):
         sources = [(LOADED, model.name)] if model is not None else []
         published = [(other.name, other.name) for other in PUBLISHED]
         others = [*published, (TYPED, "typed dimensions"), (CONFIG, "a config.json")]
-        self.source = self.add_choice("Model", [*sources, *others], None if sources else TYPED)
+        self.source = self.add(choice_field("Model", [*sources, *others], None if sources else TYPED))
         self._browse = push_button("Choose config.json…", self._on_browse, is_small=False)
         self.form.addRow("", self._browse)
-        self.layers = self.add_number("Layers", _TYPED[0])
-        self.kv_heads = self.add_number("KV heads", _TYPED[1])
-        self.head_dim = self.add_number("Head dimension", _TYPED[2])
+        self.layers = self.add(count_field("Layers", _TYPED[0]))
+        self.kv_heads = self.add(count_field("KV heads", _TYPED[1]))
+        self.head_dim = self.add(count_field("Head dimension", _TYPED[2]))
         longest = known.max_length if known is not None else None
-        self.context = self.add_number("Context", min(longest or 2048, 2**31 - 1), " tokens")
+        self.context = self.add(count_field("Context", min(longest or 2048, 2**31 - 1), " tokens"))
         newest = "all but newest"
-        self.prompt = self.add_number("Prompt tokens", 0, " tokens", least=0, automatic=newest)
-        self.batch = self.add_number("Sequences", 1)
+        self.prompt = self.add(count_field("Prompt tokens", 0, " tokens", least=0, automatic=newest))
+        self.batch = self.add(count_field("Sequences", 1))
         dtype = model.dtype if model is not None else "bfloat16"
-        self.dtype = self.add_choice("Cache dtype", [(name, name) for name in DTYPES], dtype)
+        self.dtype = self.add(choice_field("Cache dtype", [(name, name) for name in DTYPES], dtype))
         modes = [(preset.name, preset.label) for preset in PRESETS.values()]
         chosen = preset_of(cache).name
         if cache != PRESETS[chosen].spec:  # it has parameters of its own
             modes.insert(0, (IN_USE, f"{cache_label(cache)}, in use"))
             chosen = IN_USE
-        self.mode = self.add_choice("Cache mode", modes, chosen)
+        self.mode = self.add(choice_field("Cache mode", modes, chosen))
         pages = [(size, counted(size, "token")) for size in PAGE_SIZES]
-        self.page_size = self.add_choice("Page size", pages, cache.page_size)
+        self.page_size = self.add(choice_field("Page size", pages, cache.page_size))
         auto = "as the mode does"
-        self.reserved = self.add_number("Reserved length", 0, " tokens", least=0, automatic=auto)
-        self.kept = self.add_number("Rows kept", 0, " tokens", least=0, automatic=auto)
+        self.reserved = self.add(count_field("Reserved length", 0, " tokens", least=0, automatic=auto))
+        self.kept = self.add(count_field("Rows kept", 0, " tokens", least=0, automatic=auto))
         codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
-        self.keys = self.add_choice("Keys written as", codecs, AS_IT_IS)
-        self.values = self.add_choice("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS)
-        self.memory = self.add_gib("Memory", 24.0)
+        self.keys = self.add(choice_field("Keys written as", codecs, AS_IT_IS))
+        self.values = self.add(choice_field("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS))
+        self.memory = self.add(gib_field("Memory", 24.0))
         self.resize(760, 640)
         self.source.currentIndexChanged.connect(self._choose_dtype)
         self.refresh()
@@ -136,9 +137,7 @@ class Calculator(Sheet):
                 field.setValue(value)
 
     def _on_browse(self) -> None:
-        kinds = "Model config (*.json)"
-        path, _ = QFileDialog.getOpenFileName(self, "A model's config.json", "", kinds)
-        if path:
+        if path := path_here(self, "A model's config.json", (".json",)):
             self.read_config(Path(path))
 
     def read_config(self, path: Path) -> None:
@@ -261,10 +260,6 @@ class Calculator(Sheet):
 
     def _bytes(self, label: str, num_bytes: int) -> Fact:
         return Fact(label, thousands(num_bytes), byte_size(num_bytes) if num_bytes >= 1024 else "")
-
-    def _on_copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.facts.text())
-        self.message.emit("The calculator's results are copied")
 
 
 def _formula(terms: tuple[Term, ...]) -> tuple[Fact, ...]:

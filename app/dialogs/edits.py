@@ -7,15 +7,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.edited import num_numbers, rows_words, size_words
 from app.draw.format import byte_size, shortened, visible
 from app.kit.asking import Question
-from app.kit.dialog import QuestionDialog
+from app.kit.dialog import QuestionDialog, browse_button
 from app.kit.fields import MOST, choice_field, decimal_field, line_field, whole_field
 from app.kit.theme import font_fixed
-from app.kit.widgets import Segments, column, on_change, plain_label, push_button, row
+from app.kit.widgets import Segments, column, on_change, plain_label, row
 from app.models import Models
 from app.models.places import NOTHING, chosen_rows
 from app.models.sequence_status import current_bias, with_ban, with_bias, with_only
@@ -48,19 +48,17 @@ class EditForm(QuestionDialog):
     `edit`. Signal: `chosen(Edit)`."""
 
     def __init__(self, title: str, models: Models, parent: QWidget) -> None:
-        super().__init__(title, parent)
+        super().__init__(title, parent, "Apply", 460)
         self.models = models
         self.touched = plain_label(wraps=True)
         self.touched.setAccessibleName("What will be touched")
         self.text = plain_label("", font_fixed(11.5), "muted", wraps=True)
         self.text.setAccessibleName("The edit as text")
-        self.ok.setText("Apply")
-        self.setMinimumWidth(460)
 
     def listen(self, *fields: QObject) -> None:
         """Show what the fields mean, now and whenever one of them changes. Call it when all fields exist."""
-        self.form.addRow("Touches", self.touched)
-        self.form.addRow("As text", self.text)
+        self.add(self.touched, "Touches")
+        self.add(self.text, "As text")
         on_change(self.show_edit, *fields)
         self.show_edit()
 
@@ -91,7 +89,7 @@ class EditForm(QuestionDialog):
         self.touched.setText(self.touched_words(edit) if edit is not None else "")
         self.text.setText(edit_text(edit) if edit is not None else "")
         for label in (self.touched, self.text):
-            self.form.setRowVisible(label, edit is not None)
+            self.show_row(label, edit is not None)
         self._grow()
 
     def _grow(self) -> None:
@@ -174,7 +172,6 @@ class OverwriteForm(RowsForm):
 
     def __init__(self, models: Models, parent: QWidget, folder: Path) -> None:
         super().__init__("Overwrite from", models, parent)
-        self._folder = folder
         self.source = self.add(Segments(SOURCES, "step"), "From")
         before = max(0, (models.history.live or 0) - 1)
         self.step = self.add(whole_field("Step", before, tip="Of any branch: the numbers of the history tree"))
@@ -182,25 +179,16 @@ class OverwriteForm(RowsForm):
         sequences = [(None, "the same sequence"), *((seq_id, f"sequence {seq_id}") for seq_id in others)]
         self.sequence = self.add(choice_field("Sequence", sequences))
         self.file = line_field("Snapshot file", hint="a snapshot: .safetensors")
-        self._file_row = row((self.file, 1), push_button("Browse…", self._on_browse))
-        self.form.addRow("File", self._file_row)
+        self.add(self.file, "File", browse_button(self.file, "Overwrite from", (".safetensors",), str(folder)))
         tip = "Rows are read that many positions further on"
         self.shift = self.add(whole_field("Shift", 0, -MOST, tip=tip), "Moved by")
         self.listen(self.source, self.step, self.sequence, self.file, self.shift)
 
     def show_edit(self) -> None:
         is_file = self.source.choice == "file"
-        self.form.setRowVisible(self.step, not is_file)
-        self.form.setRowVisible(self.sequence, not is_file)
-        self.form.setRowVisible(self._file_row, is_file)
+        for field, is_shown in ((self.step, not is_file), (self.sequence, not is_file), (self.file, is_file)):
+            self.show_row(field, is_shown)
         super().show_edit()
-
-    def _on_browse(self) -> None:
-        path, _ = QFileDialog.getOpenFileName(
-            self, "Overwrite from", str(self._folder), "Snapshots (*.safetensors);;All files (*)"
-        )
-        if path:
-            self.file.setText(path)
 
     def edit(self) -> Edit:
         if self.source.choice == "step":
@@ -369,7 +357,7 @@ class BiasForm(EditForm):
         self.tokens.line.setText(", ".join(map(str, token_ids)))
 
     def show_edit(self) -> None:
-        self.form.setRowVisible(self.amount, self.what.choice == "bias")
+        self.show_row(self.amount, self.what.choice == "bias")
         super().show_edit()
 
     def edit(self) -> Edit:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QTimer, Signal
-from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QWidget
 
 from app.draw.format import byte_size
 from app.kit.asking import Question
@@ -203,7 +203,7 @@ class ExportDialog(QuestionDialog):
         is_writing: Callable[[Path], bool],
         parent: QWidget,
     ) -> None:
-        super().__init__("Export", parent)
+        super().__init__("Export", parent, "Export", 600)
         self._models, self._folder, self._view, self._is_writing = models, folder, view, is_writing
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
@@ -211,9 +211,10 @@ class ExportDialog(QuestionDialog):
         self._words, self.size_words, self.there = (plain_label(role="muted", wraps=True) for _ in range(3))
         self.steps = StepChoice(models.timeline.live_path, _viewed(models))
         self.picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
-        self.layers, self.heads = QLineEdit(), QLineEdit()
+        tip = "Numbers like 0-3, 7; empty for all"
+        self.layers, self.heads = (line_field(name, hint="all", tip=tip) for name in ("Layers", "KV heads"))
         self.form_box = choice_field("Rows", FORMS)
-        self.path, self.notes = line_field("File"), QLineEdit()
+        self.path, self.notes = line_field("File"), line_field("Notes", hint="kept inside the snapshot")
         machine = remote_of(models.status.engine).machine if is_elsewhere(models.status.engine) else ""
         self.machine = choice_field("On", [("here", "this machine"), ("there", machine)])
         self.script = QCheckBox("A Python script beside it goes on from it in plain transformers")
@@ -227,30 +228,17 @@ class ExportDialog(QuestionDialog):
         is_exact = self._models.status.now.cache.codec.is_exact
         self.form_box.setEnabled(not is_exact)
         self.form_box.setToolTip("This cache stores numbers as they are" if is_exact else "")
-        for field, name, hint in (
-            (self.layers, "Layers", "all"),
-            (self.heads, "KV heads", "all"),
-            (self.notes, "Notes", "kept inside the snapshot"),
-        ):
-            field.setAccessibleName(name)
-            field.setPlaceholderText(hint)
-        for field in (self.layers, self.heads):
-            field.setToolTip("Numbers like 0-3, 7; empty for all")
         self.add(self.kind_box)
         self.add(self._words, "")
         self.add(self.steps, "Steps")
         for part in (self.picture, self.layers, self.heads, self.form_box):
             self.add(part)
-        self.form.addRow(
-            "File", row((self.path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
-        )
+        self.add(self.path, None, push_button("Browse…", self._on_browse, is_small=False))
         self.add(self.machine)
         self.add(self.there, "")
         self.add(self.notes)
         self.add(self.script, "")
         self.add(self.size_words, "Size")
-        self.ok.setText("Export")
-        self.setMinimumWidth(600)
 
     def _connect(self) -> None:
         self._typing.timeout.connect(self._ask_for_estimate)
@@ -378,7 +366,7 @@ class ExportDialog(QuestionDialog):
             (self.script, is_snapshot),
             (self.size_words, kind.has_rows),
         ):
-            self.form.setRowVisible(field, is_shown)
+            self.show_row(field, is_shown)
         path = Path(self.path.text())
         is_ours = path.suffix in {ending for other in KINDS for ending in other.endings}
         kept = path.with_suffix(kind.endings[0]) if is_ours and not self._is_suggested else self._suggested()
@@ -397,8 +385,8 @@ class ExportDialog(QuestionDialog):
         except (OSError, ValueError, RuntimeError):
             is_there = False
         self.there.setText("A file of that name is there, and will be replaced." if is_there else "")
-        self.form.setRowVisible(self.there, is_there)
-        self.form.setRowVisible(self.machine, self._is_by_engine and is_elsewhere(self._models.status.engine))
+        self.show_row(self.there, is_there)
+        self.show_row(self.machine, self._is_by_engine and is_elsewhere(self._models.status.engine))
 
     def _on_machine(self) -> None:
         self.path.setText(str(self._home / Path(self.path.text()).name))

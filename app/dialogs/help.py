@@ -29,7 +29,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.control.actions import Action, Actions, declared_in, native
-from app.kit.dialog import Dialog
+from app.kit.dialog import Dialog, heading
 from app.kit.panel_rows import PANELS, TIMELINE
 from app.kit.theme import RESOURCES, font_fixed, font_text
 from app.kit.widgets import column, plain_label, push_button, row
@@ -348,10 +348,7 @@ class KeysDialog(Dialog):
 def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions: Actions) -> None:
     if not declared:
         return
-    heading = QTreeWidgetItem([title.replace("&", "")])
-    heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
-    heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
-    tree.addTopLevelItem(heading)
+    above = heading(tree, title.replace("&", ""))
     where = {
         "window": "anywhere",
         "picture": "in a picture",
@@ -359,8 +356,8 @@ def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions
         "timeline": "on the timeline",
     }
     for action in declared:
-        name = actions.full_name(action.name).removeprefix(f"{heading.text(0)}: ")  # one in a submenu keeps its subject
+        name = actions.full_name(action.name).removeprefix(f"{above.text(0)}: ")  # one in a submenu keeps its subject
         item = QTreeWidgetItem([name, native(action.key), where[action.where]])
         item.setFont(1, font_fixed())
         item.setToolTip(0, action.tip)
-        heading.addChild(item)
+        above.addChild(item)

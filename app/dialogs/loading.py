@@ -17,7 +17,7 @@ from app.kit.dialog import QuestionDialog, ask_path
 from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.theme import TextRole
-from app.kit.widgets import on_change, plain_label, plain_tip, prose, push_button, row
+from app.kit.widgets import on_change, plain_label, plain_tip, prose, push_button
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec, cache_label
@@ -35,7 +35,6 @@ from engine.spec.model import (
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, LoadForecast
 
 AUTO_TEXT = "auto: as suits the machine"
-WIDTH = 560
 MOST_CHARS = 44  # of a model's name, beside a button
 
 
@@ -46,9 +45,14 @@ class LoadingDialog(QuestionDialog):
     wants = Signal(object)
 
     def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget, engine: str = "") -> None:
-        super().__init__("Device, dtype and threads", parent)
+        super().__init__("Device, dtype and threads", parent, "Load", 560)
         self._model, self._cache, self._engine = model, cache, engine
         self.name, self._adapter = plain_label(), plain_label()
+        self.folder = push_button("Other folder…", self._on_folder, is_small=False)
+        self.add(self.name, "Model", self.folder)
+        self.adapter = push_button("LoRA folder…", self._on_adapter, is_small=False)
+        self.no_adapter = push_button("None", self._on_no_adapter, "Load the model without it", is_small=False)
+        self.add(self._adapter, "Adapter", self.no_adapter, self.adapter)
         self.device = self._choice("Device", [(AUTO_DEVICE, AUTO_TEXT)], model.device)
         dtypes = [(name, "auto: as suits the device" if name == "auto" else name) for name in get_args(Dtype)]
         self.dtype = self._choice("dtype", dtypes, model.dtype)
@@ -66,17 +70,10 @@ class LoadingDialog(QuestionDialog):
         )
         self.facts = Facts()
         self.facts.setAccessibleName("What the model would take")
-        self.folder = push_button("Other folder…", self._on_folder, is_small=False)
-        self.form.insertRow(0, "Model", row((self.name, 1), self.folder, spacing=8))
-        self.adapter = push_button("LoRA folder…", self._on_adapter, is_small=False)
-        self.no_adapter = push_button("None", self._on_no_adapter, "Load the model without it", is_small=False)
-        self.form.insertRow(1, "Adapter", row((self._adapter, 1), self.no_adapter, self.adapter, spacing=8))
         self._show_names()
         layout = self.layout()
         assert isinstance(layout, QVBoxLayout)
         layout.insertWidget(1, self.facts)
-        self.ok.setText("Load")
-        self.setMinimumWidth(WIDTH)
         self._show([Fact("asking the engine…", role="muted")])
         on_change(self._refresh, self.device, self.dtype, self.weights, self.threads, self.context)
 
@@ -212,11 +209,10 @@ class HubDialog(QuestionDialog):
     """Name a model of the hub. Signal: `chosen(ModelSpec)`."""
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__("Model by hub name", parent)
+        super().__init__("Model by hub name", parent, "Load")
         self.name = self.add(line_field("Hub name", hint="organisation/model"))
         self._download = QCheckBox("Allow download if it is not on this computer")
         self.add(self._download, "")
-        self.ok.setText("Load")
 
     def answer(self) -> ModelSpec:
         return ModelSpec(self.name.text().strip(), allow_download=self._download.isChecked())

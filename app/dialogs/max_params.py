@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
-from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_size, thousands
 from app.kit.dialog import Sheet
 from app.kit.facts import Fact, section
+from app.kit.fields import check_field, choice_field, count_field, gib_field, line_field
 from engine.max import (
     SCALE_DTYPES,
     ArchConfigWithAttentionKVCache,
@@ -88,30 +88,32 @@ _MAX_BUFFERS = 8
 class MaxParams(Sheet):
     """Show the fields of `KVCacheParams` under MAX's names; they can be copied as JSON."""
 
+    copied = "MAX's parameters are copied as JSON"
+
     def __init__(self, model: ModelInfo, parent: QWidget) -> None:
         super().__init__(f"MAX parameters · {model.name}", parent)
         self._model = model
         self._refusals: tuple[str, ...] = ()
         dtype = model.dtype if model.dtype in DTYPES else "bfloat16"
-        self.dtype = self.add_choice("dtype", [(name, name) for name in DTYPES], dtype)
+        self.dtype = self.add(choice_field("dtype", [(name, name) for name in DTYPES], dtype))
         # at least 0, so that MAX's own refusals can be seen
-        self.page_size = self.add_number("page_size", 128, " tokens", least=0)
-        self.devices = self.add_number("n_devices", 1, least=0)
+        self.page_size = self.add(count_field("page_size", 128, " tokens", least=0))
+        self.devices = self.add(count_field("n_devices", 1, least=0))
         self.devices.setMaximum(4096)
-        self.replicas = self.add_number("data_parallel_degree", 1, least=0)
-        self.prefix = self.add_check("enable_prefix_caching", True)
+        self.replicas = self.add(count_field("data_parallel_degree", 1, least=0))
+        self.prefix = self.add(check_field("enable_prefix_caching", True))
         names = [("", "None"), *((name, name) for name in get_args(KVConnectorType))]
-        self.connector = self.add_choice("kv_connector", names, "")
-        self.swap = self.add_gib("host_kvcache_swap_space_gb", 50.0, automatic="None")
-        self.folder = self.add_text("disk_offload_dir", "/mnt/kv")
-        self.endpoint = self.add_text("block_store_endpoint", "tcp://host:port")
-        self.quantized = self.add_check("kvcache_quant_config")
-        self.scale_dtype = self.add_choice("scale_dtype", [(name, name) for name in SCALE_DTYPES])
-        self.granularity = self.add_number("quantization_granularity", 128, least=0)
+        self.connector = self.add(choice_field("kv_connector", names, ""))
+        self.swap = self.add(gib_field("host_kvcache_swap_space_gb", 50.0, automatic="None"))
+        self.folder = self.add(line_field("disk_offload_dir", hint="/mnt/kv"))
+        self.endpoint = self.add(line_field("block_store_endpoint", hint="tcp://host:port"))
+        self.quantized = self.add(check_field("kvcache_quant_config"))
+        self.scale_dtype = self.add(choice_field("scale_dtype", [(name, name) for name in SCALE_DTYPES]))
+        self.granularity = self.add(count_field("quantization_granularity", 128, least=0))
         methods = [("", "None"), *((name, name) for name in get_args(SpeculativeMethod))]
-        self.speculative = self.add_choice("speculative_method", methods, "")
-        self.drafts = self.add_number("num_draft_tokens", 1, least=0)
-        self.memory = self.add_gib("memory for the cache", 8.0)
+        self.speculative = self.add(choice_field("speculative_method", methods, ""))
+        self.drafts = self.add(count_field("num_draft_tokens", 1, least=0))
+        self.memory = self.add(gib_field("memory for the cache", 8.0))
         self._copy.setText("Copy as JSON")
         self.resize(940, 720)
         self.refresh()
@@ -227,9 +229,8 @@ class MaxParams(Sheet):
             return Fact(name, thousands(value), byte_size(value))
         return Fact(name, _text(value), role="muted" if value in (None, False) else "text")
 
-    def _on_copy(self) -> None:
-        QGuiApplication.clipboard().setText(json.dumps(self.values(), indent=2))
-        self.message.emit("MAX's parameters are copied as JSON")
+    def copy_text(self) -> str:
+        return json.dumps(self.values(), indent=2)
 
 
 def _text(value: Any) -> str:

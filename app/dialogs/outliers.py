@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.draw.format import brief, percent, thousands, times
-from app.kit.dialog import Dialog
+from app.kit.dialog import Dialog, heading
 from app.kit.provenance import lateness, step_of, token_name
 from app.kit.reader import STATUS, STEPS, Reader, pictures
-from app.kit.theme import font_fixed, font_text
+from app.kit.theme import font_fixed
 from app.kit.widgets import column, plain_label
 from app.models import Models
 from app.models.pictures import OUTLIERS
@@ -124,40 +123,30 @@ class OutliersDialog(Reader[Listed], Dialog):
                 self.tree.setCurrentItem(item)
         self.tree.blockSignals(False)
 
-    def _heading(self, text: str) -> QTreeWidgetItem:
-        item = QTreeWidgetItem([text])
-        item.setFlags(Qt.ItemFlag.ItemIsEnabled)
-        item.setFont(0, font_text(weight=QFont.Weight.DemiBold))
-        self.tree.addTopLevelItem(item)
-        item.setFirstColumnSpanned(True)
-        return item
-
     def _add_numbers(self, picture: OutliersPicture, title: str, tensor: TensorName, found: Sequence[Outlier]) -> None:
-        heading = self._heading(title)
+        above = heading(self.tree, title)
         for one in found:
             where = f"L{one.layer} · kv head {one.kv_head} · channel {one.channel}"
             where += " · exact" * bool(_exact_words(picture) and not one.is_coded)
             place = OutlierPlace(one.layer, one.kv_head, one.position, tensor, one.channel)
-            self._add(picture, heading, (where, brief(one.value, 4), times(one.ratio)), place)
+            self._add(picture, above, (where, brief(one.value, 4), times(one.ratio)), place)
 
     def _add_tokens(self, picture: OutliersPicture) -> None:
-        heading = self._heading("Most attended by the newest token, mean of all heads")
+        above = heading(self.tree, "Most attended by the newest token, mean of all heads")
         for one in picture.attended:
             where = f"{percent(one.weight)} · most in L{one.layer} head {one.head}, {percent(one.most)}"
-            self._add(picture, heading, (where, "", ""), OutlierPlace(one.layer, one.kv_head, one.position))
+            self._add(picture, above, (where, "", ""), OutlierPlace(one.layer, one.kv_head, one.position))
         if not picture.attended:
-            heading.addChild(QTreeWidgetItem(["not recorded at this step"]))
+            above.addChild(QTreeWidgetItem(["not recorded at this step"]))
 
-    def _add(
-        self, picture: OutliersPicture, heading: QTreeWidgetItem, words: Sequence[str], place: OutlierPlace
-    ) -> None:
+    def _add(self, picture: OutliersPicture, above: QTreeWidgetItem, words: Sequence[str], place: OutlierPlace) -> None:
         token = f"{thousands(place.position)} {token_name(self._models, picture.request.seq_id, place.position)}"
         item = QTreeWidgetItem([*words, token])
         item.setData(0, _PLACE, place)
         for number in (1, 2):
             item.setTextAlignment(number, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         item.setFont(3, font_fixed())
-        heading.addChild(item)
+        above.addChild(item)
 
     def want(self, *, is_visible: bool) -> None:
         self._models.viewport.update(wants_outliers=is_visible)

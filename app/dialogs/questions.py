@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFileDialog, QLineEdit, QPlainTextEdit, QRadioButton, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QRadioButton, QWidget
 
 from app.draw.format import byte_size
-from app.kit.dialog import QuestionDialog
+from app.kit.dialog import QuestionDialog, browse_button
 from app.kit.fields import decimal_field, line_field, whole_field
-from app.kit.widgets import Segments, connect_all, plain_label, push_button, row
+from app.kit.widgets import Segments, connect_all, plain_label
 from app.kit.words import place_words, places
 from app.models import Models
 from app.models.sequence_status import selected_info
@@ -28,12 +28,10 @@ class AddressDialog(QuestionDialog):
     """Name the machine on which the engine shall run. Signal: `chosen(address)`."""
 
     def __init__(self, present: str, parent: QWidget) -> None:
-        super().__init__("Engine on another machine", parent)
+        super().__init__("Engine on another machine", parent, "Connect", 620)
         tip = "ssh must get in without a question; KV Loupe in the same version is installed there"
         text = present.removeprefix(PREFIX) if is_elsewhere(present) else ""
         self.host = self.add(line_field("Machine", text, "[user@]host[:port][/path/of/kvloupe-engine]", tip))
-        self.ok.setText("Connect")
-        self.setMinimumWidth(620)
 
     def answer(self) -> str:
         return check_choice(PREFIX + self.host.text().strip().removeprefix(PREFIX))
@@ -90,21 +88,19 @@ class ServerDialog(QuestionDialog):
     """`tried` is what was chosen last. Signal: `chosen(ServerSpec)`."""
 
     def __init__(self, tried: ServerSpec, parent: QWidget) -> None:
-        super().__init__("Attach to a server", parent)
+        super().__init__("Attach to a server", parent, "Attach", 560)
         texts = tried.endpoint, tried.replay, tried.metrics, tried.tokenizer
         self.fields = [
             line_field(name, text, hint, tip) for text, (name, hint, tip) in zip(texts, _FIELDS, strict=True)
         ]
+        ways = {0: ("A recording", (".kvevents",)), 3: ("The folder of the served model", ())}
+        for number, field in enumerate(self.fields):
+            way = ways.get(number)
+            self.add(field, None, *([] if way is None else [browse_button(field, *way, text="…", tip="Choose it")]))
         self.speed = decimal_field(
             "Speed of a recording", tried.speed, 0, 1000, decimals=1, step=1, unit=" ×", automatic="at once"
         )
-        ways = {0: self._on_recording, 3: self._on_folder}
-        for number, (field, (name, *_)) in enumerate(zip(self.fields, _FIELDS, strict=True)):
-            way = ways.get(number)
-            self.form.addRow(name, field if way is None else row((field, 1), push_button("…", way, "Choose it")))
-        self.form.addRow("Speed of a recording", self.speed)
-        self.ok.setText("Attach")
-        self.setMinimumWidth(560)
+        self.add(self.speed)
 
     def first_field(self) -> QWidget | None:
         return self.fields[0]
@@ -115,16 +111,6 @@ class ServerDialog(QuestionDialog):
             raise InputError("There is no address: give one like tcp://HOST:5557, or choose a recording.")
         return ServerSpec(endpoint, replay, metrics, tokenizer, self.speed.value())
 
-    def _on_recording(self) -> None:
-        self._put(self.fields[0], QFileDialog.getOpenFileName(self, "A recording", "", "KV events (*.kvevents)")[0])
-
-    def _on_folder(self) -> None:
-        self._put(self.fields[3], QFileDialog.getExistingDirectory(self, "The folder of the served model"))
-
-    def _put(self, field: QLineEdit, text: str) -> None:
-        if text:
-            field.setText(text)
-
 
 MOST = 10_000_000
 
@@ -133,7 +119,7 @@ class RunToDialog(QuestionDialog):
     """Choose where a run stops. Signal: `chosen(num_steps or condition)`."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
-        super().__init__("Run to", parent)
+        super().__init__("Run to", parent, "Run", 540)
         self._models = models
         info = selected_info(models)
         self._seq_id, self._num_tokens = (0, 0) if info is None else (info.seq_id, info.num_tokens)
@@ -148,25 +134,14 @@ class RunToDialog(QuestionDialog):
         for way, field in zip(self.ways, (self._steps, self.tokens, self.condition), strict=True):
             self.form.addRow(way, field)
         self.ways[0].setChecked(True)
-        self.ok.setText("Run")
-        self.setMinimumWidth(540)
         connect_all(
-            (self._steps.valueChanged, self._on_steps),
-            (self.tokens.valueChanged, self._on_tokens),
-            (self.condition.textEdited, self._on_condition),
+            (self._steps.valueChanged, self.ways[0].click),
+            (self.tokens.valueChanged, self.ways[1].click),
+            (self.condition.textEdited, self.ways[2].click),
         )
 
     def first_field(self) -> QWidget | None:
         return self._steps
-
-    def _on_steps(self) -> None:
-        self.ways[0].setChecked(True)
-
-    def _on_tokens(self) -> None:
-        self.ways[1].setChecked(True)
-
-    def _on_condition(self) -> None:
-        self.ways[2].setChecked(True)
 
     def answer(self) -> int | str:
         if self.ways[0].isChecked():
@@ -204,7 +179,7 @@ class BookmarkDialog(QuestionDialog):
     """Choose what to bookmark and write a note, which may stay empty. Signal: `chosen(Bookmark)`."""
 
     def __init__(self, models: Models, kind: str, parent: QWidget, target: BookmarkTarget | None = None) -> None:
-        super().__init__("Bookmark" if target is None else "Note", parent)
+        super().__init__("Bookmark" if target is None else "Note", parent, "Save")
         self._models = models
         self._places = {"": target} if target is not None else dict(places(models))
         self._filled_in = ""  # the note that came with the chosen place, as opposed to one typed by the user
@@ -218,8 +193,7 @@ class BookmarkDialog(QuestionDialog):
         self.add(self.note)
         self.note.installEventFilter(self)
         if target is not None:
-            self.form.setRowVisible(self.kind, False)
-        self.ok.setText("Save")
+            self.show_row(self.kind, False)
         self._choose(kind if kind in self._places else next(iter(self._places)))
         self.kind.chosen.connect(self._choose)
         self.note.textChanged.connect(self._check)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QIcon, QShowEvent
+from PySide6.QtGui import QFont, QGuiApplication, QIcon, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractSpinBox,
     QCheckBox,
@@ -25,13 +25,15 @@ from PySide6.QtWidgets import (
     QListWidgetItem,
     QPushButton,
     QSpinBox,
+    QTreeWidget,
+    QTreeWidgetItem,
     QWidget,
 )
 
 from app.kit.asking import Question
 from app.kit.facts import Fact, Facts
-from app.kit.fields import choice_field, decimal_field, line_field, whole_field
-from app.kit.theme import font_fixed
+from app.kit.fields import line_field
+from app.kit.theme import font_fixed, font_text
 from app.kit.widgets import column, connect_all, holder, on_change, plain_label, push_button, row, scrolled
 from engine.client import is_elsewhere
 from engine.errors import InputError
@@ -91,10 +93,16 @@ class FormDialog(Dialog):
         self.form.setHorizontalSpacing(14)
         self.form.setVerticalSpacing(9)
 
-    def add(self, field: F, label: str | None = None) -> F:
-        """Add a field at the end, labelled with its accessible name unless `label` is given."""
-        self.form.addRow(field.accessibleName() if label is None else label, field)
+    def add(self, field: F, label: str | None = None, *beside: QWidget) -> F:
+        """Add a field at the end, labelled with its accessible name unless `label` is given, with buttons `beside`."""
+        label = field.accessibleName() if label is None else label
+        self.form.addRow(label, holder(row((field, 1), *beside, spacing=8)) if beside else field)
         return field
+
+    def show_row(self, field: QWidget, is_shown: bool) -> None:
+        """Show or hide a field with its label and the buttons beside it."""
+        held = self.form.indexOf(field) < 0 and field.parentWidget()
+        self.form.setRowVisible(held or field, is_shown)
 
     def first_field(self) -> QWidget | None:
         return next(self._answerable(), None)
@@ -113,17 +121,18 @@ class FormDialog(Dialog):
 
 
 class QuestionDialog(FormDialog):
-    """A form with OK and Cancel; if the input is refused, the reason is shown inside and the dialog stays open. Signal:
-    `chosen(answer)`, with what the subclass's `answer` returns."""
+    """A form with OK, named for what it does, and Cancel; if the input is refused, the reason is shown inside and the
+    dialog stays open. Signal: `chosen(answer)`, with what the subclass's `answer` returns."""
 
     chosen = Signal(object)
 
-    def __init__(self, title: str, parent: QWidget) -> None:
+    def __init__(self, title: str, parent: QWidget, ok: str = "OK", width: int = 420) -> None:
         super().__init__(title, parent)
         self.problem = plain_label(role="bad", wraps=True)
         self.problem.hide()
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
+        self.ok.setText(ok)
         self.ok.setProperty("primary", True)
         self.ok.setDefault(True)
         for button in buttons.buttons():
@@ -131,7 +140,7 @@ class QuestionDialog(FormDialog):
         buttons.accepted.connect(self.accept)
         buttons.rejected.connect(self.reject)
         column(self.form, self.problem, buttons, spacing=12, margins=MARGINS, on=self)
-        self.setMinimumWidth(420)
+        self.setMinimumWidth(width)
 
     def showEvent(self, event: QShowEvent) -> None:
         for button in self.findChildren(QPushButton):
@@ -189,11 +198,13 @@ _FIELD_WIDTH = 190
 
 class Sheet(FormDialog):
     """Subclasses add fields and return the results from `_facts()`; the text of a refusal it raises is shown instead.
+    The results are `copied`, as the subclass says.
 
     Signal: `message(text)`, for the status line.
     """
 
     message = Signal(str)
+    copied: ClassVar[str]
     refusals: tuple[type[Exception], ...] = (ValueError,)
 
     def __init__(self, title: str, parent: QWidget) -> None:
@@ -214,32 +225,12 @@ class Sheet(FormDialog):
 
     # ---- fields --------------------------------------------------------------------------------------------------
 
-    def add_number(self, label: str, value: int, unit: str = "", least: int = 1, automatic: str = "") -> QSpinBox:
-        """A field for a whole number; `automatic` is shown instead of the least value."""
-        return self._put(whole_field(label, value, least, unit=unit, automatic=automatic, is_grouped=True))
-
-    def add_gib(self, label: str, value: float, automatic: str = "") -> QDoubleSpinBox:
-        field = decimal_field(label, value, 0, 1e7, decimals=3, step=1, unit=" GiB", automatic=automatic)
-        return self._put(field)
-
-    def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
-        """A list of `(value, text)` choices."""
-        field = choice_field(label, choices, chosen)
-        field.setFont(font_fixed())
-        return self._put(field)
-
-    def add_text(self, label: str, placeholder: str) -> QLineEdit:
-        return self._put(line_field(label, hint=placeholder))
-
-    def add_check(self, label: str, is_on: bool = False) -> QCheckBox:
-        field = QCheckBox(label)
-        field.setChecked(is_on)
+    def add(self, field: F, label: str | None = None, *beside: QWidget) -> F:
         on_change(self.refresh, field)
-        self.form.addRow("", field)
-        return field
-
-    def _put(self, field: F) -> F:
-        on_change(self.refresh, field)
+        if isinstance(field, QCheckBox):
+            return super().add(field, "")
+        if isinstance(field, QComboBox):
+            field.setFont(font_fixed())
         field.setFixedWidth(_FIELD_WIDTH)
         name = self._labels[field] = plain_label(field.accessibleName())
         name.setBuddy(field)
@@ -281,9 +272,23 @@ class Sheet(FormDialog):
     def _facts(self) -> tuple[Fact, ...]:
         raise NotImplementedError
 
+    def copy_text(self) -> str:
+        """The results as they are copied."""
+        return self.facts.text()
+
     def _on_copy(self) -> None:
-        """Copy the results to the clipboard."""
-        raise NotImplementedError
+        QGuiApplication.clipboard().setText(self.copy_text())
+        self.message.emit(self.copied)
+
+
+def heading(tree: QTreeWidget, text: str) -> QTreeWidgetItem:
+    """Add a heading to a tree, below which its items stand; it cannot be selected."""
+    item = QTreeWidgetItem([text])
+    item.setFlags(Qt.ItemFlag.ItemIsEnabled)
+    item.setFont(0, font_text(weight=QFont.Weight.DemiBold))
+    tree.addTopLevelItem(item)
+    item.setFirstColumnSpanned(True)
+    return item
 
 
 def ask_path(
@@ -304,11 +309,11 @@ def ask_path(
         dialog.wants.connect(wants)
         dialog.ask(take)
         dialog.begin(start)
-    elif path := _chosen_here(parent, title, endings, start):
+    elif path := path_here(parent, title, endings, start):
         take(path)
 
 
-def _chosen_here(parent: QWidget, title: str, endings: tuple[str, ...], start: str = "") -> str:
+def path_here(parent: QWidget, title: str, endings: tuple[str, ...], start: str = "") -> str:
     """The path of a file or folder of this machine; empty if the user cancels."""
     if endings:
         kinds = f"{title} ({' '.join(f'*{each}' for each in endings)});;All files (*)"
@@ -317,6 +322,18 @@ def _chosen_here(parent: QWidget, title: str, endings: tuple[str, ...], start: s
         path = QFileDialog.getExistingDirectory(parent, title, start)
     parent.window().activateWindow()  # without a window manager no window would get the keyboard focus
     return path
+
+
+def browse_button(
+    field: QLineEdit, title: str, endings: tuple[str, ...], start: str = "", text: str = "Browse…", tip: str = ""
+) -> QPushButton:
+    """A button to choose the file or folder of this machine that a line names."""
+
+    def browse() -> None:
+        if path := path_here(field.window(), title, endings, start):
+            field.setText(path)
+
+    return push_button(text, browse, tip)
 
 
 class FilesThere(QuestionDialog):
@@ -333,7 +350,7 @@ class FilesThere(QuestionDialog):
         parent: QWidget,
         take_here: Callable[[str], object] | None = None,
     ) -> None:
-        super().__init__(title, parent)
+        super().__init__(title, parent, width=620)
         self._endings, self._take_here = endings, take_here
         self._folder = ""
         self.path = self.add(line_field("Path there", "", "its path on the machine of the engine"))
@@ -343,7 +360,6 @@ class FilesThere(QuestionDialog):
         self.add(self.names, "")
         if take_here is not None:
             self.add(push_button("On this machine…", self._on_here, is_small=False), "")
-        self.setMinimumWidth(620)
         connect_all(
             (self.names.currentItemChanged, self._on_chosen),
             (self.names.itemActivated, self._on_activated),
@@ -370,8 +386,7 @@ class FilesThere(QuestionDialog):
         self.begin()
 
     def _refused(self, failure: Failed) -> None:
-        self.problem.setText(failure.message)
-        self.problem.show()
+        self.refuse(failure.message)
 
     def _on_chosen(self, item: QListWidgetItem | None) -> None:
         if item is not None:
@@ -385,7 +400,7 @@ class FilesThere(QuestionDialog):
             self.accept()
 
     def _on_here(self) -> None:
-        if (path := _chosen_here(self, self.windowTitle(), self._endings)) and self._take_here is not None:
+        if (path := path_here(self, self.windowTitle(), self._endings)) and self._take_here is not None:
             self.reject()
             self._take_here(path)
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QValidator
 from PySide6.QtWidgets import (
+    QCheckBox,
     QComboBox,
     QDoubleSpinBox,
     QLabel,
@@ -135,6 +136,11 @@ def whole_field(
     return _number(field, name, value, least, most, unit, automatic, tip)
 
 
+def count_field(name: str, value: int, unit: str = "", least: int = 1, automatic: str = "") -> QSpinBox:
+    """A field for how many there are, with commas between thousands."""
+    return whole_field(name, value, least, unit=unit, automatic=automatic, is_grouped=True)
+
+
 def decimal_field(
     name: str,
     value: float,
@@ -152,6 +158,11 @@ def decimal_field(
     field.setDecimals(decimals)
     field.setSingleStep(step)
     return _number(field, name, value, least, most, unit, automatic, tip)
+
+
+def gib_field(name: str, value: float, automatic: str = "") -> QDoubleSpinBox:
+    """A field for the size of a memory."""
+    return decimal_field(name, value, 0, 1e7, decimals=3, step=1, unit=" GiB", automatic=automatic)
 
 
 def _number(
@@ -205,6 +216,13 @@ def choice_field(name: str, choices: Iterable[tuple[object, str]], chosen: objec
         field.addItem(text, value)
     field.setCurrentIndex(max(0, field.findData(chosen)))
     field.setAccessibleName(name)
+    return field
+
+
+def check_field(text: str, is_on: bool = False) -> QCheckBox:
+    """A box to tick."""
+    field = QCheckBox(text)
+    field.setChecked(is_on)
     return field
 
 
