@@ -271,13 +271,11 @@ Cost = tuple[float | None, int | None]
 
 def costs(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tuple[Cost, Cost]:
     """(milliseconds of the step, bytes of K and V after it) of A and of B, None where unknown. Those of side A are also
-    taken from the window's records."""
-    record, part = (
-        models.timeline.live_path.record(step.step),
-        models.timeline.live_path.part(compared.seq_id, step.step),
-    )
+    taken from the window's records, unless the step was taken in another cache mode than side A has now."""
+    path = models.timeline.live_path
+    record, part = path.record(step.step), path.part(compared.seq_id, step.step)
     (a_ms, b_ms), (a_bytes, b_bytes) = step.ms, step.kv_bytes
-    if record is not None and part is not None:
+    if record is not None and part is not None and record.cache == models.status.cache:
         a_ms = record.timings.total_ms if a_ms is None else a_ms
         a_bytes = part.stored_bytes if a_bytes is None else a_bytes
     return (a_ms, a_bytes), (b_ms, b_bytes)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from app.draw.format import brief, percent, token_label
 from app.kit.chart import Curve
 from app.panels.compare.steps import compare_chart, points, value_of
+from engine.spec.cache import cache_named
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
@@ -47,6 +48,9 @@ def test_the_cost_of_side_a_is_what_the_window_recorded_and_an_unknown_one_is_no
     assert record is not None
     assert desk.steps.cost.text().startswith(f"A  {record.timings.total_ms:.2f} ms")
     assert "B" not in desk.steps.cost.text().replace("KiB", "")
+    desk.tell(StateChanged(replace(desk.engine.status, cache=cache_named("int8"))))
+    desk.start(replace(samples.comparison_started(), steps=steps))
+    assert desk.steps.cost.text() == "", "bytes of the mode that the step was taken in are not those of side A"
 
 
 def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> None:
