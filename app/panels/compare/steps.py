@@ -275,7 +275,7 @@ def costs(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tu
     path = models.timeline.live_path
     record, part = path.record(step.step), path.part(compared.seq_id, step.step)
     (a_ms, b_ms), (a_bytes, b_bytes) = step.ms, step.kv_bytes
-    if record is not None and part is not None and record.cache == models.status.cache:
+    if record is not None and part is not None and record.cache == models.status.now.cache:
         a_ms = record.timings.total_ms if a_ms is None else a_ms
         a_bytes = part.stored_bytes if a_bytes is None else a_bytes
     return (a_ms, a_bytes), (b_ms, b_bytes)
