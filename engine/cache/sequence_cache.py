@@ -36,6 +36,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 
 if TYPE_CHECKING:
+    from engine.cache.compressed.retention import Rule
     from engine.cache.paged.table import PageTable
 
 # steps; a reader that looks only now and then asks `changes_since` what happened since its last look
@@ -51,11 +52,13 @@ class SequenceCache:
     layers. In layout `none` nothing is kept between steps: every step gets a fresh scratch cache, which stays readable
     until the next one so that it can be shown. `lost` is the log of what steps removed, `by_hand` holds the edits made
     so far, `num_restored` is the number of evicted rows that the latest `crop` restored, and `num_source` the number of
-    leading tokens that an encoder reads (0 without one).
+    leading tokens that an encoder reads (0 without one). `rule` evicts rows, where there is one; `ended_at` is the
+    number of tokens at which the prompt ended, once codecs or rules that wait for its end have run.
     """
 
     max_forward_tokens: int | None = None  # most tokens that one forward may compute; None: no limit
     num_restored = 0
+    rule: Rule | None = None
     tables: list[PageTable]  # in a paged layout only
 
     def __init__(self, spec: CacheSpec, config: Any, max_length: int, num_source: int = 0) -> None:
@@ -69,15 +72,15 @@ class SequenceCache:
         self._scratch_before: Any = None
         # number of tokens and copies of layers by index, kept while a step may fail: see `_needs_backup`
         self._backup: tuple[int, dict[int, Any]] | None = None
-        self.num_tokens = 0
-        self.by_hand = UNTOUCHED
+        self.num_tokens, self.by_hand = 0, UNTOUCHED
+        self.ended_at: int | None = None
         self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
 
     @property
     def prompt_ended_at(self) -> int | None:
-        """Number of tokens at which the prompt ended, once codecs or rules that wait for its end have run; None before,
-        and where none waits. Here the encoder's tokens and the decoder's start token."""
-        return self.num_source + 1 if self.num_source else None
+        """`ended_at`, or behind an encoder its tokens and the decoder's start token; None before, and where no codec
+        and no rule waits."""
+        return self.num_source + 1 if self.ended_at is None and self.num_source else self.ended_at
 
     def num_decoded(self, num_tokens: int) -> int:
         """How many of the sequence's first `num_tokens` tokens the decoder reads itself: all of them, or in an
@@ -118,7 +121,7 @@ class SequenceCache:
         """Drop all rows and edits: the cache is as new."""
         self.lost = LostRows()
         self._set_model_cache(self._build())
-        self.num_tokens, self.by_hand = 0, UNTOUCHED
+        self.num_tokens, self.by_hand, self.ended_at = 0, UNTOUCHED, None
 
     def close(self) -> None:
         """Release what is shared with other sequences; the sequence is removed."""
@@ -187,7 +190,8 @@ class SequenceCache:
     def probe(self, observe: bool) -> Probe | None:
         """What a forward must record of attention: the newest query's weights if `observe`, and more where an eviction
         rule needs it."""
-        return Probe() if observe else None
+        wanted = self.rule.probe() if self.rule else None
+        return wanted or (Probe() if observe else None)
 
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """After a forward, quantise and evict what the spec asks for, in all layers or (on failure) in none. Returns
@@ -234,12 +238,17 @@ class SequenceCache:
             return True  # no forward has begun
         if not self.by_hand.knows(num_tokens) or not all(layer.can_crop(num_tokens) for layer in self.layers):
             return False
-        self.by_hand = self.by_hand.back_to(num_tokens)
         self.num_restored = sum(layer.crop(num_tokens) for layer in self.layers)
-        self.lost.back_to(self.num_decoded(num_tokens))
-        self.num_tokens = num_tokens
-        self._deltas.clear()
+        self._note_back(num_tokens)
         return True
+
+    def _note_back(self, num_tokens: int) -> None:
+        """Note that all layers went back to the first `num_tokens` tokens."""
+        self.lost.back_to(self.num_decoded(num_tokens))
+        self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
+        if self.ended_at is not None and num_tokens < self.ended_at:
+            self.ended_at = None
+        self._deltas.clear()
 
     def _restore_backup(self, layers: Mapping[int, Any]) -> None:
         self.model_cache.layers = [layers.get(index, layer) for index, layer in enumerate(self.model_cache.layers)]
@@ -502,13 +511,13 @@ class SequenceCache:
             self.copy_layers(other)
             self.num_tokens = other.num_tokens
         self.by_hand = other.by_hand
-        return num_tokens == self.num_tokens or self._crop_fork(num_tokens)
+        return self._crop_fork(num_tokens)
 
     def _crop_fork(self, num_tokens: int) -> bool:
-        if not self.crop(num_tokens):
+        is_done = num_tokens == self.num_tokens or self.crop(num_tokens)
+        if not is_done:
             self.clear()
-            return False
-        return True
+        return is_done
 
     @torch.inference_mode()
     def convert_from(self, other: SequenceCache) -> bool:
@@ -550,9 +559,11 @@ class SequenceCache:
         }
         is_now, has_state = num_tokens == self.num_tokens, any(layer.has_state for layer in self.layers)
         states = [layer.stored_states() if is_now else {} for layer in self.layers]
+        is_over = self.ended_at is not None and num_tokens >= self.ended_at
         return StoredCache(
             num_tokens,
             layers,
+            self.ended_at if is_over else None,
             edited_from=by_hand.first_position,
             states={index: found for index, found in enumerate(states) if found},
             why_no_states="the states of then are not kept: go to that step" if has_state and not is_now else "",
@@ -565,7 +576,9 @@ class SequenceCache:
             self.layers[index].restore(layer)
         for index, states in stored.states.items():
             self.layers[index].restore_states(states)
-        self.num_tokens = stored.num_tokens
+        self.num_tokens, self.ended_at = stored.num_tokens, stored.prompt_ended_at
+        if self.rule is not None and self.rule.remembers:
+            self.lost.state_floor = self.num_decoded(self.num_tokens)
         if stored.edited_from is not None:
             hidden = {index: layer.hidden for index, layer in stored.layers.items() if layer.hidden is not None}
             pinned = {index: layer.pinned for index, layer in stored.layers.items() if layer.pinned is not None}

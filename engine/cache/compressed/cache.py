@@ -82,10 +82,9 @@ class CompressedCache(SequenceCache):
         num_source: int = 0,
     ) -> None:
         self._seq_id, self._rotation = seq_id, rotation
-        self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
+        self.rule = None if spec.retention.keeps_all else rule_of(spec.retention)
         self._evicting = layers_that_evict(CacheGeometry.from_config(config)) if self.rule is not None else ()
         self._retention = budgets_by_layer(spec.retention, self._evicting, None)
-        self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length, num_source)
 
     def _build_own(self) -> Any:
@@ -111,14 +110,10 @@ class CompressedCache(SequenceCache):
             "layers that keep different numbers of rows are computed one token at a time"
         )
 
-    def probe(self, observe: bool) -> Probe | None:
-        wanted = self.rule.probe() if self.rule else None
-        return wanted or super().probe(observe)
-
     @torch.inference_mode()
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """At the end of the prompt, quantise the rows that waited for it; from then on evict rows over budget."""
-        is_over, was_over = num_tokens >= num_prompt_tokens, self.num_prompt_tokens is not None
+        is_over, was_over = num_tokens >= num_prompt_tokens, self.ended_at is not None
         if is_over and not was_over:
             own = self.num_decoded(num_prompt_tokens)
             self._retention = budgets_by_layer(self.spec.retention, self._evicting, own)
@@ -134,7 +129,7 @@ class CompressedCache(SequenceCache):
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
         self._apply(plans, num_tokens)
-        self.num_prompt_tokens = num_prompt_tokens if is_over else None
+        self.ended_at = num_prompt_tokens if is_over else None
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
     def _plan(self, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
@@ -154,7 +149,7 @@ class CompressedCache(SequenceCache):
         rule, own, is_step = self.rule, self.num_decoded(num_tokens), num_tokens > self.num_tokens
         num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
         is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
-        loses_state = is_step and rule is not None and rule.has_large_state and self.num_prompt_tokens is None
+        loses_state = is_step and rule is not None and rule.has_large_state and self.ended_at is None
         for plan in plans if num_bytes and is_logged else ():
             keys, values = ([rows.clone() for rows in part] for part in plan.exact)
             plan.lost = Lost(keys, values)
@@ -212,7 +207,7 @@ class CompressedCache(SequenceCache):
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
         """Drop rows as a rule does: the same number in all heads of a layer."""
         self.check_are_decoded(spans)
-        if self.num_prompt_tokens is None:
+        if self.ended_at is None:
             self._check_prompt_goes_on(spans)
         plans = []
         for index, positions in spans.items():
@@ -273,17 +268,6 @@ class CompressedCache(SequenceCache):
 
     # ---- going back ----------------------------------------------------------------------------------------------
 
-    def crop(self, num_tokens: int) -> bool:
-        if not super().crop(num_tokens):
-            return False
-        if self.num_prompt_tokens is not None and num_tokens < self.num_prompt_tokens:
-            self.num_prompt_tokens = None
-        return True
-
-    def clear(self) -> None:
-        super().clear()
-        self.num_prompt_tokens = None
-
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
         """Copy codes, positions and the rule's state. The log of lost rows is copied only for the same sequence
@@ -291,10 +275,9 @@ class CompressedCache(SequenceCache):
         if not isinstance(other, CompressedCache) or other.spec != self.spec:
             return False
         self.copy_layers(other)
-        self.num_tokens, self.num_prompt_tokens = other.num_tokens, other.num_prompt_tokens
-        self.by_hand = other.by_hand
+        self.num_tokens, self.ended_at, self.by_hand = other.num_tokens, other.ended_at, other.by_hand
         self._retention = other._retention
-        if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
+        if not self._crop_fork(num_tokens):
             return False
         if not as_itself:
             self.forget_past()
@@ -313,29 +296,16 @@ class CompressedCache(SequenceCache):
         return self.lost.num_bytes + sum(store.spare_bytes for store in stores)
 
     @property
-    def prompt_ended_at(self) -> int | None:
-        return self.num_prompt_tokens
-
-    @property
     def kept_ratio(self) -> float:
         layers = [layer for _, layer in self.compressed_layers]
         return sum(layer.held for layer in layers) / max(1, sum(layer.seen for layer in layers))
 
     # ---- storing and restoring -----------------------------------------------------------------------------------
 
-    def stored(self, num_tokens: int) -> StoredCache:
-        ended_at = self.num_prompt_tokens
-        is_over = ended_at is not None and num_tokens >= ended_at
-        return replace(super().stored(num_tokens), prompt_ended_at=ended_at if is_over else None)
-
     def restore(self, stored: StoredCache) -> None:
         super().restore(stored)
-        self.num_prompt_tokens = stored.prompt_ended_at
-        ended_at = self.num_prompt_tokens
-        own = None if ended_at is None else self.num_decoded(ended_at)
+        own = None if self.ended_at is None else self.num_decoded(self.ended_at)
         self._retention = budgets_by_layer(self.spec.retention, self._evicting, own)
-        if self.rule is not None and self.rule.remembers:
-            self.lost.state_floor = self.num_decoded(self.num_tokens)
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
+from engine.cache.by_hand import RowMarks, RowWrite
 from engine.cache.contract import (
     Evicted,
     HeldBytes,
@@ -27,7 +27,6 @@ from engine.cache.contract import (
 )
 from engine.cache.layers.handles import is_pageable
 from engine.cache.layers.layer import OwnLayer
-from engine.cache.lost_rows import LostRows
 from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.prefix import PrefixMatch
 from engine.cache.paged.retention import PageCut, PageKeeper
@@ -52,6 +51,7 @@ class PagedCache(SequenceCache):
         self.hit_tokens = 0
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
+        self.rule = self.keeper.rule if self.keeper else None
         self._uncounted_in: list[int] = []  # for each table, the page that has the uncounted row
         super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
@@ -208,8 +208,8 @@ class PagedCache(SequenceCache):
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.keeper.seq_id if self.keeper else seq_ids[0])
             self.lost = other.lost.copy()
-        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
-        if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
+        self.num_tokens, self.ended_at, self.by_hand = other.num_tokens, other.ended_at, other.by_hand
+        if not self._crop_fork(num_tokens):
             return False
         if self.keeper is not None and not as_itself:
             self.forget_past()
@@ -247,10 +247,9 @@ class PagedCache(SequenceCache):
         Not for rows that were computed after others had been evicted or edited: they differ from what the same tokens
         give in another sequence.
         """
-        ended_at = self.keeper.prompt_ended_at if self.keeper else None
-        if self.by_hand:
+        if self.by_hand or self.store.why_no_sharing:
             return
-        if not self.store.why_no_sharing and (ended_at is None or self.num_tokens <= ended_at):
+        if self.ended_at is None or self.num_tokens <= self.ended_at:
             self.store.write_through(self.store.groups[0].pool.commit(self.tables[0], token_ids))
 
     @torch.inference_mode()
@@ -272,9 +271,7 @@ class PagedCache(SequenceCache):
                 layer.crop(num_tokens)
         if is_kept and self._backup is not None:
             self._restore_backup(self._backup[1])
-        self.lost.back_to(self.num_decoded(num_tokens))
-        self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
-        self._deltas.clear()
+        self._note_back(num_tokens)
         return True
 
     def close(self) -> None:
@@ -312,14 +309,13 @@ class PagedCache(SequenceCache):
 
     def _with_states(self, found: StoredCache, keeper: PageKeeper) -> StoredCache:
         """The stored cache with the rule's state for each layer."""
-        own, ended_at, memory = self.num_decoded(found.num_tokens), self.prompt_ended_at, keeper.memory
+        own, memory = self.num_decoded(found.num_tokens), keeper.memory
         is_lost = False
         if found.num_tokens < self.num_tokens and keeper.rule.remembers:
             is_lost, memory = not self.lost.knows_state(own), self.lost.states_at(own) or {}
         why_not = "what its rule remembered then is not known any more" if is_lost else ""
         layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
-        is_over = keeper.prompt_ended_at is not None and own >= keeper.prompt_ended_at
-        return replace(found, layers=layers, prompt_ended_at=ended_at if is_over else None)
+        return replace(found, layers=layers)
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
@@ -335,20 +331,15 @@ class PagedCache(SequenceCache):
             group.tables[group.tables.index(old)] = self.tables[number] = table
         super().restore(stored)
         if self.keeper is not None:
-            ended_at, own = stored.prompt_ended_at, self.num_decoded(stored.num_tokens)
             self.keeper.memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
-            self.keeper.prompt_ended_at = None if ended_at is None else self.num_decoded(ended_at)
-            self.lost.state_floor = own if self.keeper.rule.remembers else 0
             if self.tables[0].num_evicted_pages:
-                self.lost.forget(own)
+                self.forget_past()
 
     def clear(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.release(table)
-        self.lost = LostRows()
-        self._set_model_cache(self._build())
+        super().clear()
         self.keeper = self._new_keeper(self.tables[0].seq_id)
-        self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     @torch.inference_mode()
     def convert_from(self, other: SequenceCache) -> bool:
@@ -365,10 +356,6 @@ class PagedCache(SequenceCache):
 
     # ---- eviction of pages -------------------------------------------------------------------------------------------
 
-    def probe(self, observe: bool) -> Probe | None:
-        wanted = self.keeper.rule.probe() if self.keeper else None
-        return wanted or super().probe(observe)
-
     @torch.inference_mode()
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """From the end of the prompt on, evict the pages over budget from this sequence, in all full-attention layers
@@ -377,17 +364,19 @@ class PagedCache(SequenceCache):
             return ()
         group, table, rule = self.store.groups[0], self.tables[0], self.keeper.rule
         device = self.store.rows_of[group.layers[0].index][0].device
-        is_over, was_over = num_tokens >= num_prompt_tokens, self.keeper.prompt_ended_at is not None
+        is_over, was_over = num_tokens >= num_prompt_tokens, self.ended_at is not None
 
         def keys_of(layer: int) -> torch.Tensor:
             return self.store.rows(table, layer).keys[0]
 
         positions, pinned = held_positions(table, device), self.by_hand.pinned.behind(self.num_source)
-        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
+        cut, memory = self.keeper.plan(table, is_over, was_over, probe, keys_of, positions, pinned)
         lost = self.keeper.lost_with(table, cut, self.num_decoded(self.num_tokens), self.store.rows_of)
         if lost is not None:
             self.lost.add(lost)
         self.keeper.apply(table, cut, memory, is_over)
+        if is_over and not was_over:
+            self.ended_at = num_tokens
         if rule.has_large_state and not was_over:
             self.lost.state_floor = table.num_tokens
         if cut is None:
@@ -423,11 +412,6 @@ class PagedCache(SequenceCache):
         return found
 
     @property
-    def prompt_ended_at(self) -> int | None:
-        ended_at = self.keeper.prompt_ended_at if self.keeper else None
-        return super().prompt_ended_at if ended_at is None else ended_at + self.num_source
-
-    @property
     def planned_tokens(self) -> int:
         """Tokens that have room in pages, including those of an unfinished forward."""
         count = self.tables[0].num_tokens
@@ -453,8 +437,6 @@ class PagedCache(SequenceCache):
         keeper.write_back(table, gone, later, self.store.rows_of)
         if num_tokens == 0 or (later and later[0].state_at == num_tokens):
             keeper.memory = self.lost.states_at(num_tokens) or {}
-        if keeper.prompt_ended_at is not None and num_tokens < keeper.prompt_ended_at:
-            keeper.prompt_ended_at = None
         self.num_restored = len(gone) * self.store.page_size
         return True
 
@@ -548,7 +530,7 @@ class PagedCache(SequenceCache):
             lost = self.keeper.lost_with(table, cut, None, self.store.rows_of)
             assert lost is not None
             self.lost.add(lost)
-            self.keeper.apply(table, cut, dict(self.keeper.memory), self.keeper.prompt_ended_at is not None)
+            self.keeper.apply(table, cut, dict(self.keeper.memory), self.ended_at is not None)
         group.pool.evict_from(table, numbers)
         self.note_edit(source + first)
 

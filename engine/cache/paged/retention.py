@@ -50,7 +50,6 @@ class PageKeeper:
         self._layers = tuple(self._heads)
         self._page_size, self.seq_id = page_size, seq_id
         self.memory: MemoryOfLayers = {}
-        self.prompt_ended_at: int | None = None  # number of tokens at the first step at or after the prompt's end
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -58,6 +57,7 @@ class PageKeeper:
         self,
         table: PageTable,
         is_over: bool,
+        was_over: bool,
         probe: Probe | None,
         rows: Callable[[int], torch.Tensor],
         positions: torch.Tensor,
@@ -65,14 +65,14 @@ class PageKeeper:
     ) -> tuple[PageCut | None, MemoryOfLayers]:
         """Decide what to evict after a forward, and compute the rule's new state. Changes nothing.
 
-        `is_over`: the prompt has ended. `rows` gives a layer's keys `[H_kv, S, D]`, `positions` `[S]` their positions;
-        pages with a row `pinned` in any layer stay.
+        `is_over`: the prompt has ended, `was_over`: before this step. `rows` gives a layer's keys `[H_kv, S, D]`,
+        `positions` `[S]` their positions; pages with a row `pinned` in any layer stay.
         """
         memory = dict(self.memory)
         if self.rule.remembers and probe is not None:
             for layer in self._layers:
                 memory[layer] = self.rule.remember(memory.get(layer), probe, layer, self._heads[layer])
-        is_time = is_over and not (self.retention.only_at_prompt_end and self.prompt_ended_at is not None)
+        is_time = is_over and not (self.retention.only_at_prompt_end and was_over)
         pages = table.held_numbers
         num_kept = self.retention.num_kept_pages(table.num_tokens, self._page_size)
         seen = probe.rows() if probe is not None else {}
@@ -175,8 +175,6 @@ class PageKeeper:
             memory = {layer: None if m is None else m[:, stays.to(m.device)] for layer, m in memory.items()}
         # a rule that evicts only once needs no state any more
         self.memory = {} if is_over and self.retention.only_at_prompt_end else memory
-        if is_over and self.prompt_ended_at is None:
-            self.prompt_ended_at = table.num_tokens
 
     def positions_of(self, pages: Iterable[int]) -> torch.Tensor:
         """Positions `[E]` of the rows in these pages of the table."""
