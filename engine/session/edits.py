@@ -104,16 +104,7 @@ def edit_live(session: Session, edit: Edit, check: Check) -> tuple[EditOutcome, 
     live.sequence = live.sequence.edited(edit, history.next_step)
     history.changes.append(EditMade(edit))
     measured = EditMeasured(
-        step=history.next_step,
-        seq_id=edit.seq_id,
-        kl=edited.kl,
-        before=edited.before,
-        after=edited.after,
-        took_ms=edited.took_ms,
-        measured_ms=edited.measured_ms,
-        kept=edited.kept,
-        provenance=provenance,
-        entropy=edited.entropy,
+        history.next_step, edit.seq_id, **{name: getattr(edited, name) for name in REPORTED}, provenance=provenance
     )
     return edited, measured, left
 
@@ -207,6 +198,9 @@ class EditOutcome:
     def compare(self, before: torch.Tensor | None, after: torch.Tensor) -> None:
         """Set the KL divergence of the next-token distribution from that before; logits `[V]`."""
         self.kl = None if before is None else kl_divergence(after.double(), before.double())
+
+
+REPORTED = ("kl", "before", "after", "took_ms", "measured_ms", "kept", "entropy")  # of it in `EditMeasured`
 
 
 @torch.inference_mode()

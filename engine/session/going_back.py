@@ -363,33 +363,33 @@ class StateRestorer:
     def _replay_on(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
         """Replay nodes on a copied state; None where its pool has no room, or the replay does not give the same tokens
         and rows."""
-        scratch = self._new_session(base.mode, base)
         try:
-            with on_failure(scratch.close):
-                return self._run(scratch, nodes, check)[0]
+            return self._run(nodes, base.mode, base, check)[0]
         except (PoolExhausted, InputError, MemoryError):
             return None
 
     def _redone_from_root(self, nodes: list[Node], check: Check) -> tuple[SessionState, str]:
-        scratch = self._new_session(nodes[0].cache, None)
         try:
-            with on_failure(scratch.close):
-                state, replay = self._run(scratch, nodes, check, must_match=False)
+            state, replay = self._run(nodes, nodes[0].cache, None, check)
         except PoolExhausted as error:
             raise InputError(f"The page pool cannot hold what it held then ({error}): make it larger.") from None
         rounding = "" if replay.is_exact else f", exact but for rounding: {replay.why_not_exact}"
         return state, f"repeated {steps_in_words(nodes)} from the start{rounding}"
 
     def _run(
-        self, scratch: Session, nodes: list[Node], check: Check, must_match: bool = True
+        self, nodes: list[Node], mode: CacheSpec | CacheMode, base: SessionState | None, check: Check
     ) -> tuple[SessionState, Replay]:
-        replay = Replay(scratch, nodes)
-        for _ in replay.steps(check):
-            pass
-        if must_match and not replay.is_exact:
-            raise InputError(replay.why_not_exact)
-        scratch.kept.clear()
-        return SessionState.of(nodes[-1].step, scratch.live), replay
+        """Replay nodes in a scratch session, on a copied state or from the root. Raises `InputError` for a replay on a
+        copy that is not exact."""
+        scratch = self._new_session(mode, base)
+        with on_failure(scratch.close):
+            replay = Replay(scratch, nodes)
+            for _ in replay.steps(check):
+                pass
+            if base is not None and not replay.is_exact:
+                raise InputError(replay.why_not_exact)
+            scratch.kept.clear()
+            return SessionState.of(nodes[-1].step, scratch.live), replay
 
 
 def overwritten_by(node: Node) -> frozenset[int]:

@@ -31,7 +31,7 @@ from engine.snapshot.convert import (
 from engine.snapshot.format import WRITTEN_KIND, LayerEntry
 from engine.snapshot.gather import cut, snapshot_of
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.write import LazyTensor, Snapshot, checksum_of, header_of, materialised, pieces, write_snapshot
+from engine.snapshot.write import Snapshot, checksum_of, header_of, pieces, write_snapshot
 from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord
 
@@ -111,7 +111,7 @@ def _npz_bytes(snapshot: Snapshot) -> int:
     return sum(math.prod(t.shape) * _numpy_dtype(t).itemsize for t in snapshot.tensors.values())
 
 
-def _numpy_dtype(tensor: torch.Tensor | InPieces | LazyTensor) -> torch.dtype:
+def _numpy_dtype(tensor: torch.Tensor | InPieces) -> torch.dtype:
     """The dtype of a tensor in NumPy, which has no bfloat16: float32 instead."""
     return torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
 
@@ -123,8 +123,8 @@ def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
         yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
 
 
-def _arrays(tensor: torch.Tensor | InPieces | LazyTensor, dtype: torch.dtype) -> Iterator[npz.Array]:
-    for part in pieces(materialised(tensor)):
+def _arrays(tensor: torch.Tensor | InPieces, dtype: torch.dtype) -> Iterator[npz.Array]:
+    for part in pieces(tensor):
         yield np.asarray(part.to(dtype).numpy())
 
 

@@ -251,16 +251,15 @@ def _coded_shapes(part: PartEntry, name: Part, heads: int, dim: int) -> dict[str
     coding = coding_of(part)
     if coding.is_kivi:
         return _kivi_shapes(coding, name, heads, dim, count)
-    match coding.name:
-        case "fp8" | "fp8-head":
-            return {"codes": codes, "scale": Shape(("F32",), (1, 1 if coding.name == "fp8" else heads, 1, 1))}
-        case "fp8-token-head":
-            return {"codes": codes, "scales": Shape(("F32",), (1, heads, count, 1))}
-        case "int8":
-            return {"codes": Shape(("I8",), codes.sizes), "scales": Shape(("F16",), (1, heads, count, 1))}
-        case "fp8-max" | "fp8-max-e8m0":
+    if coding.name == "int8":
+        return {"codes": Shape(("I8",), codes.sizes), "scales": Shape(("F16",), (1, heads, count, 1))}
+    match coding.row.shared_by:
+        case "tensor" | "head" as shared_by:
+            return {"codes": codes, "scale": Shape(("F32",), (1, 1 if shared_by == "tensor" else heads, 1, 1))}
+        case "row" | "group" as shared_by:
             dtype = "U8" if coding.name == "fp8-max-e8m0" else "F32"
-            return {"codes": codes, "scales": Shape((dtype,), (1, heads, count, divided(dim, coding.group_size)))}
+            num_scales = 1 if shared_by == "row" else divided(dim, coding.group_size)
+            return {"codes": codes, "scales": Shape((dtype,), (1, heads, count, num_scales))}
     raise InputError(f"the codec {coding.name!r} writes no codes")
 
 

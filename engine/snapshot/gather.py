@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-Tensor = torch.Tensor | InPieces | LazyTensor
+Tensor = torch.Tensor | InPieces
 Tensors = dict[str, Tensor]
 
 

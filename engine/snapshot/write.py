@@ -74,12 +74,17 @@ class LazyTensor:
     shape: tuple[int, ...]
     make: Callable[[], torch.Tensor]
 
+    def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        found = self.make()
+        assert (found.dtype, tuple(found.shape)) == (self.dtype, self.shape), "a tensor is not what was announced"
+        yield from pieces(found, num_bytes)
+
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The contents of a snapshot file: tensors by name, and the manifest as strings."""
 
-    tensors: Mapping[str, torch.Tensor | InPieces | LazyTensor]
+    tensors: Mapping[str, torch.Tensor | InPieces]
     manifest: Mapping[str, str]
 
     @property
@@ -110,7 +115,7 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
         stream.write(header)
         done = 0
         for name in snapshot.order:
-            for part in byte_chunks(materialised(snapshot.tensors[name])):
+            for part in byte_chunks(snapshot.tensors[name]):
                 writer.add(name, part)
                 done += len(part)
                 yield done
@@ -189,21 +194,12 @@ def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor, kind: ChecksumKind) -> str:
+def checksum_of(tensor: torch.Tensor | InPieces, kind: ChecksumKind) -> str:
     """The checksum of a tensor, as hexadecimal digits."""
     total = checksum(kind)
-    for part in byte_chunks(materialised(tensor)):
+    for part in byte_chunks(tensor):
         total.update(part)
     return total.hexdigest()
-
-
-def materialised(tensor: torch.Tensor | InPieces | LazyTensor) -> torch.Tensor | InPieces:
-    """The tensor itself, computed if it is lazy."""
-    if not isinstance(tensor, LazyTensor):
-        return tensor
-    found = tensor.make()
-    assert (found.dtype, tuple(found.shape)) == (tensor.dtype, tensor.shape), "a tensor is not what was announced"
-    return found
 
 
 def header_of(snapshot: Snapshot, checksums: Mapping[str, str] | None = None) -> bytes:
@@ -241,13 +237,13 @@ def byte_chunks(tensor: torch.Tensor | InPieces) -> Iterator[memoryview]:
         yield memoryview(part.view(torch.uint8).numpy().reshape(-1).data)
 
 
-def pieces(tensor: torch.Tensor | InPieces) -> Iterator[torch.Tensor]:
+def pieces(tensor: torch.Tensor | InPieces, num_bytes: int = CHUNK_BYTES) -> Iterator[torch.Tensor]:
     """Consecutive parts of a tensor, contiguous and in main memory."""
     if not isinstance(tensor, torch.Tensor):
-        yield from (part.cpu() for part in tensor.pieces(CHUNK_BYTES))
+        yield from (part.cpu() for part in tensor.pieces(num_bytes))
         return
     if tensor.is_contiguous():
-        flat, count = tensor.view(-1), CHUNK_BYTES // tensor.element_size()
+        flat, count = tensor.view(-1), num_bytes // tensor.element_size()
         yield from (flat[start : start + count].cpu() for start in range(0, len(flat), count))
         return
     rows = tensor.flatten(0, -3) if tensor.dim() > 2 else tensor[None]
@@ -255,7 +251,7 @@ def pieces(tensor: torch.Tensor | InPieces) -> Iterator[torch.Tensor]:
         if not matrix.numel():
             continue
         row_bytes = matrix[0].numel() * matrix.element_size()
-        for part in matrix.split(max(1, CHUNK_BYTES // row_bytes)):
+        for part in matrix.split(max(1, num_bytes // row_bytes)):
             yield part.contiguous().cpu()
 
 

@@ -7,7 +7,7 @@ rows of positions `0 … num_source - 1`, the decoder's own layers those from `n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache
 
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, Pair, RowDelta, StateMatrix, StoredLayer
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, Pair, RowDelta, StoredLayer
 from engine.cache.layers.layer import LayerHandle, OwnLayer
 from engine.spec.codec import Part
 
@@ -113,6 +113,8 @@ class DecoderRows(LayerHandle):
     def __init__(self, layer: LayerHandle, num_source: int) -> None:
         self._layer, self._source = layer, num_source
         self.keeps_all_rows, self.takes_rows, self.has_state = layer.keeps_all_rows, layer.takes_rows, layer.has_state
+        for name in ("held_bytes", "states", "reserve", "stored_states", "restore_states", "write_rows"):
+            setattr(self, name, getattr(layer, name))  # they are not about positions
 
     def _own(self, num_tokens: int) -> int:
         """How many of the first `num_tokens` tokens are the decoder's."""
@@ -136,15 +138,6 @@ class DecoderRows(LayerHandle):
 
     def row_positions(self) -> torch.Tensor | None:
         return shifted(self._layer.row_positions(), self._source)
-
-    def held_bytes(self) -> HeldBytes:
-        return self._layer.held_bytes()
-
-    def states(self) -> tuple[StateMatrix, ...]:
-        return self._layer.states()
-
-    def reserve(self, num_new: int) -> None:
-        self._layer.reserve(num_new)
 
     def commit(self, written: RowDelta) -> RowDelta:
         mine = restrict_delta(written, range(self._source, max(self._source, written.written.stop)))
@@ -180,17 +173,8 @@ class DecoderRows(LayerHandle):
             positions = shifted(positions, -self._source)
         self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source, positions=positions))
 
-    def stored_states(self) -> dict[str, torch.Tensor]:
-        return self._layer.stored_states()
-
-    def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
-        self._layer.restore_states(states)
-
     def first_position(self) -> int:
         return self._layer.first_position() + self._source
-
-    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
-        self._layer.write_rows(part, heads, slots, numbers)
 
 
 def shifted(positions: torch.Tensor | None, by: int) -> torch.Tensor | None:

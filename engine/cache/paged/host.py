@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
-from engine.cache.paged.prefix import PrefixIndex, PrefixMatch, hash_page
+from engine.cache.paged.prefix import PrefixIndex, PrefixMatch
 from engine.errors import InputError
 from engine.wire.pages import (
     EvictReason,
@@ -122,17 +122,8 @@ class HostIndex:
         stop = match.num_hashable_pages
         if max_pages is not None:
             stop = min(stop, len(match.page_ids) + max_pages)
-        parent_hash = match.last_hash
-        found: list[PageCommitted] = []
-        for page in range(len(match.page_ids), stop):
-            token_bytes = match.page_tokens(page)
-            page_hash = hash_page(parent_hash, token_bytes)
-            entry = self._index.find(page_hash, parent_hash, token_bytes)
-            if entry is None:
-                break
-            found.append(entry)
-            parent_hash = page_hash
-        return tuple(found)
+        pages = range(len(match.page_ids), stop)
+        return tuple(self._index.follow(match.last_hash, match.token_bytes, pages, 4 * self.page_size))
 
     def begin_load(self, entries: Sequence[PageCommitted]) -> None:
         """Keep host pages from being evicted while they are copied. Raises PoolMisuse when one is out of date."""

@@ -168,22 +168,10 @@ class PagePool:
 
     def match_prefix(self, token_ids: Sequence[int]) -> PrefixMatch:
         """The longest run of findable pages that starts this prompt, never with its last token. Changes nothing."""
-        token_bytes = encode_token_ids(token_ids)
-        width = 4 * self.page_size
-        find, page_hasher = self._index.find, self._hash_page
-        page_ids: list[int] = []
-        page_hashes: list[bytes] = []
-        parent_hash = ROOT_HASH
-        for start in range(0, num_hashable_pages(len(token_ids), self.page_size) * width, width):
-            page_tokens = token_bytes[start : start + width]
-            page_hash = page_hasher(parent_hash, page_tokens)
-            found = find(page_hash, parent_hash, page_tokens)
-            if found is None:
-                break
-            page_ids.append(found.page_id)
-            page_hashes.append(page_hash)
-            parent_hash = page_hash
-        return PrefixMatch(self.page_size, tuple(page_ids), tuple(page_hashes), token_bytes)
+        token_bytes, pages = encode_token_ids(token_ids), range(num_hashable_pages(len(token_ids), self.page_size))
+        found = [*self._index.follow(ROOT_HASH, token_bytes, pages, 4 * self.page_size, self._hash_page)]
+        page_ids, page_hashes = tuple(each.page_id for each in found), tuple(each.page_hash for each in found)
+        return PrefixMatch(self.page_size, page_ids, page_hashes, token_bytes)
 
     def recommit(self, table: PageTable, token_ids: Sequence[int]) -> None:
         """Make the committed pages of a table findable again if they were evicted from the prefix cache meanwhile."""

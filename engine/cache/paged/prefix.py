@@ -138,6 +138,20 @@ class PrefixIndex:
             return None
         return found
 
+    def follow(
+        self, parent_hash: bytes, token_bytes: bytes, pages: range, width: int, page_hasher: HashPage = hash_page
+    ) -> Iterator[PageCommitted]:
+        """The pages that continue a prefix, in order until the first miss: of a prompt's encoded tokens its logical
+        `pages`, each of `width` bytes."""
+        for page in pages:
+            page_tokens = token_bytes[page * width : (page + 1) * width]
+            page_hash = page_hasher(parent_hash, page_tokens)
+            found = self.find(page_hash, parent_hash, page_tokens)
+            if found is None:
+                return
+            yield found
+            parent_hash = page_hash
+
     def children(self, parent_hash: bytes) -> Iterator[PageCommitted]:
         """Every page that follows this prefix, the newest first."""
         return reversed(self._children.get(parent_hash, {}).values())

@@ -11,7 +11,6 @@ import torch
 from engine.errors import InputError
 from engine.session.edits import make_edit
 from engine.session.session import Session
-from engine.snapshot.write import materialised
 from engine.spec.cache import CacheSpec, Quantizer, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import Prompt
@@ -29,7 +28,7 @@ from engine.wire.pictures import (
 )
 from tests.effort import effort
 from tests.engine.session.pasts import PROMPT, SCORED, SPECS, STEPS, started
-from tests.engine.snapshot.sessions import snapshot
+from tests.engine.snapshot.sessions import snapshot, written
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -305,7 +304,7 @@ def test_an_exported_past_step_is_that_step() -> None:
     assert again.manifest["provenance"] == "recorded"
     for name, tensor in then.tensors.items():
         torch.testing.assert_close(
-            materialised(again.tensors[name]), materialised(tensor), rtol=0, atol=0, equal_nan=True, msg=name
+            written(again.tensors[name]), written(tensor), rtol=0, atol=0, equal_nan=True, msg=name
         )
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from engine.cache.contract import InPieces
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.snapshot.gather import snapshot_of
-from engine.snapshot.write import Snapshot, write_snapshot
+from engine.snapshot.write import Snapshot, pieces, write_snapshot
 from engine.spec.cache import PRESETS, CacheSpec, tuned
 from engine.spec.retention import LayerBudgets
 from engine.spec.sampling import Prompt, SamplingParams
@@ -54,6 +55,13 @@ def step(session: Session) -> StepRecord:
     """One step, whatever was chosen: an end of text does not end it."""
     set_state(session, 0, stop=None)
     return session.step()
+
+
+def written(tensor: torch.Tensor | InPieces) -> torch.Tensor:
+    """A tensor of a snapshot as a file has it."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor
+    return torch.cat([part.reshape(-1) for part in pieces(tensor)]).reshape(tensor.shape)
 
 
 def snapshot(

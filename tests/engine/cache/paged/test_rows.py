@@ -9,11 +9,10 @@ from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.look.candidates import kl_divergence
 from engine.session.session import Session
-from engine.snapshot.write import materialised
 from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
 from engine.spec.sampling import Prompt
-from tests.engine.snapshot.sessions import snapshot
+from tests.engine.snapshot.sessions import snapshot, written
 from tests.engine.tiny import model_of, prompt_ids
 
 CODECS = {
@@ -213,6 +212,6 @@ def test_an_export_of_coded_pages_says_that_it_is_dequantised() -> None:
         session.step()
     kept = snapshot(session, seq_id)
     assert kept.manifest["provenance"] == "dequantised"
-    assert torch.equal(materialised(kept.tensors["layers.1.keys"]), held(session, seq_id, 1)[0])
+    assert torch.equal(written(kept.tensors["layers.1.keys"]), held(session, seq_id, 1)[0])
     earlier = snapshot(session, seq_id, 13)
-    assert torch.equal(materialised(earlier.tensors["layers.1.values"]), held(session, seq_id, 1)[1][:, :, :13])
+    assert torch.equal(written(earlier.tensors["layers.1.values"]), held(session, seq_id, 1)[1][:, :, :13])
