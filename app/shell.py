@@ -12,12 +12,10 @@ from PySide6.QtWidgets import QApplication
 from app.actions import dialogs, menus
 from app.actions.menus import MENUS
 from app.control.actions import Action, Actions
-from app.control.conditions import is_model_expected
 from app.control.controller import Controller
 from app.control.intents import Intents, Navigator
 from app.control.requests import PACES
 from app.control.sender import DeferredSend
-from app.draw.format import milliseconds
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.kit.widgets import connect_all, prose
 from app.models import Models
@@ -28,7 +26,7 @@ from app.window.window import MainWindow
 from engine.client import is_elsewhere
 from engine.client.ssh import remote_of
 from engine.spec.bookmark import BookmarkTarget
-from engine.spec.model import BUNDLED, CAPTURES, PAGED_ATTENTION, RUNNERS, SHAPE_PREFIX, ModelSpec
+from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.spec.sampling import Chat
 from engine.wire.commands import SetKeptLimit, Step
 from engine.wire.events import Event, SessionOpened
@@ -144,7 +142,7 @@ class Shell(QObject):
     def send_prompt(self, *, is_step: bool = False) -> None:
         """Send the prompt, or have it sent when the model that is being loaded is there. `is_step`: as the first step;
         asked for again during the load, it is a further one."""
-        if is_model_expected(self.models):
+        if self.models.status.awaits_model:
             self._deferred.wish(is_step=is_step)
         else:
             self.window.prompt.submit()
@@ -221,8 +219,6 @@ class Shell(QObject):
             (intents.model_wanted, window.top.model.offer),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
-            (self.models.status.changed, self._show_costs),
-            (self.models.timeline.texts_due, self._show_costs),
             (self.models.selection.changed, self._view_clock.on_changed),
             (self.models.viewport.changed, self._view_clock.on_changed),
             (window.docks.rearranged, self._view_clock.on_changed),
@@ -285,15 +281,8 @@ class Shell(QObject):
             action.do(self)
 
     def _on_status(self, old: EngineStatus, new: EngineStatus) -> None:
-        for name in RUNNERS:
-            self.actions.check(f"runner.{name}", name == new.runner.chosen and new.model is not None)
-        for way in PAGED_ATTENTION:
-            self.actions.check(f"pages.{way}", way == new.runner.pages and new.model is not None)
         if new.runner.note and old.runner.note != new.runner.note:
             self.models.status.notify(new.runner.note)
-        for level in CAPTURES:
-            self.actions.check(f"capture.{level}", level == new.capture.level)
-        self.actions.check("capture.by_layer", new.capture.by_layer)
         if new.capture.note and old.capture.note != new.capture.note:
             self.models.status.notify(new.capture.note)
         if new.opened is not None:
@@ -305,13 +294,6 @@ class Shell(QObject):
                 self.settings.remember_model(new.model.source)
                 self.window.top.model.set_recent(self.settings.recent_models)
             self.models.status.notify(f"{new.model.name} is loaded")
-
-    def _show_costs(self) -> None:
-        """Show what each capture level has cost."""
-        costs = dict(self.models.status.now.capture.costs_ms)
-        for name in CAPTURES:
-            cost = f"{milliseconds(costs[name])} a decode step so far" if name in costs else "Not measured yet"
-            self.actions.tell_more(f"capture.{name}", cost)
 
     def _on_opened(self, old: EngineStatus, opened: OpenedFile) -> None:
         """Remember a file that was just opened and show its name."""

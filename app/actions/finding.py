@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 
 from app.actions import dialogs
 from app.control.actions import Actions, native
-from app.control.conditions import needs_live, needs_live_steps, needs_model, needs_no_file
+from app.control.conditions import reasons
 from app.dialogs.help import GLOSSARY, terms
 from app.draw.format import thousands
 from app.kit.panel_rows import PANELS, TIMELINE
@@ -187,7 +187,7 @@ def _parameter(cache: CacheSpec, name: str) -> Parameter | None:
 
 def _why_not(shell: Shell, name: str) -> str:
     """Why a parameter cannot be set now: the cache in use does not have it."""
-    if why_not := needs_no_file(shell.models):
+    if why_not := reasons(shell.models)["no file"]:
         return why_not
     if _parameter(shell.models.status.now.cache, name) is not None:
         return ""
@@ -209,7 +209,7 @@ class TypedValue:
         models = self._shell.models
         try:
             if name in FIELDS:
-                if why_not := needs_live(models):
+                if why_not := reasons(models)["live model"]:
                     raise InputError(f"{why_not[:1].upper()}{why_not[1:]}.")
                 FIELDS[name].check(value)
                 return f"Set {FIELDS[name].label.lower()} to {value:g}", ""
@@ -341,7 +341,7 @@ def place_words(place: dict[str, Any]) -> str:
 
 def checked(place: dict[str, Any], models: Models) -> dict[str, Any]:
     """The place as changes of the selection. Raises `InputError`, which says what there is, if there is none such."""
-    if why_not := needs_model(models):
+    if why_not := reasons(models)["model"]:
         raise InputError(f"{why_not[:1].upper()}{why_not[1:]}.")
     model, now, history = models.status.now.model, models.selection.now, models.history
     assert model is not None
@@ -383,7 +383,7 @@ class TypedEdit:
         verb, _, rest = text.strip().partition(" ")
         if verb not in FORMS or "=" not in rest:
             return None
-        if why_not := needs_live_steps(self._shell.models):
+        if why_not := reasons(self._shell.models)["live steps"]:
             return why_not.capitalize(), "Edit"
         try:
             return f"Edit: {self._edit(text).describe()}", ""

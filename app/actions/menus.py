@@ -11,53 +11,14 @@ from typing import TYPE_CHECKING
 
 from app.actions import dialogs
 from app.control.actions import Action, Menus, Submenu
-from app.control.conditions import (
-    has_sequences,
-    is_model_expected,
-    needs_breakpoints,
-    needs_cell,
-    needs_comparison,
-    needs_edited,
-    needs_evictable_rows,
-    needs_file,
-    needs_former,
-    needs_here,
-    needs_history,
-    needs_kept_rows,
-    needs_left,
-    needs_live,
-    needs_live_past,
-    needs_live_steps,
-    needs_matches,
-    needs_model,
-    needs_no_file,
-    needs_paged_attention,
-    needs_parameters,
-    needs_past,
-    needs_phase,
-    needs_prompt,
-    needs_prompt_or_load,
-    needs_resumable,
-    needs_rows,
-    needs_run,
-    needs_runner,
-    needs_saveable,
-    needs_step,
-    needs_steps,
-    needs_token,
-    needs_token_here,
-    needs_undone,
-    needs_unfinished,
-    needs_unloaded,
-    needs_whole_rows,
-    needs_work,
-)
+from app.control.conditions import WHOLE_EDITS
 from app.control.intents import LEAP
 from app.control.requests import PACES, Pace
+from app.draw.format import milliseconds
 from app.models import Models
 from app.models.places import NOTHING, EditOfRows, choose_part, edit_of_chosen
 from engine.spec.cache import FAMILIES, PRESETS, Family, Preset
-from engine.spec.edit import Drop, Mask, Pin, Zero
+from engine.spec.edit import EditedPart, Zero
 from engine.spec.model import CAPTURES, PAGED_ATTENTION, RUNNERS, CaptureRow, ModelSpec, PagedAttentionRow, RunnerRow
 from engine.wire.commands import Cancel, ChoosePagedAttention, ChooseRunner, RedoEdit, UndoEdit
 from engine.wire.devices import UnloadModel
@@ -85,10 +46,10 @@ FILES = (
                also="GPU, CUDA, CPU, precision, bfloat16, float16, threads, quantize weights, int8 weights"),
         Action("model.unload", "", "Unload model",
                "Let the model and its caches go; what was done stays, and is done once more when it is loaded again",
-               UnloadModel(), needs_model),
+               UnloadModel(), "model"),
         Action("model.reload", "", "Load model again",
                "Bring back the model that was unloaded, and do its steps once more",
-               lambda shell: shell.reload_wanted.emit(), needs_unloaded),
+               lambda shell: shell.reload_wanted.emit(), "unloaded model"),
     ),
     (
         Action("snapshot.open", "Ctrl+O", "Open snapshot or session…",
@@ -99,35 +60,35 @@ FILES = (
                dialogs.ask_server, also="vLLM, SGLang, TensorRT-LLM, KV events, connect, prefix tree, kvevents"),
         Action("session.save", "Ctrl+S", "Save session…",
                "Its steps, branches, edits and notes, for people to read and for the engine to repeat; never K and V",
-               dialogs.save_session, needs_saveable, also="keep, write session"),
+               dialogs.save_session, "saveable steps", also="keep, write session"),
         Action("session.return", "", "Return to the former session",
                "The one that this prompt, model or file has replaced, as it was; the present one is kept as well",
-               lambda shell: shell.return_to_former(), needs_former),
+               lambda shell: shell.return_to_former(), "former session"),
         Action("snapshot.continue", "", "Go on with the model", "Decode on from the opened file with its model",
-               lambda shell: shell.intents.on_continued(), needs_resumable),
+               lambda shell: shell.intents.on_continued(), "resumable file"),
         Action("snapshot.close", "", "Close file", "Leave the opened file and begin anew with a model",
-               lambda shell: shell.intents.on_file_closed(), needs_file),
+               lambda shell: shell.intents.on_file_closed(), "file"),
     ),
     (
         Action("export", "Ctrl+E", "Export…", "The cache as a snapshot: one step, some, or the whole session",
-               dialogs.ask_export, needs_kept_rows,
+               dialogs.ask_export, "kept rows",
                also="save cache, safetensors, snapshot"),
         Action("export.npz", "", "Export as NumPy arrays…", "K and V as numbers, for numpy.load",
-               lambda shell: dialogs.ask_export(shell, "npz"), needs_kept_rows),
+               lambda shell: dialogs.ask_export(shell, "npz"), "kept rows"),
         Action("export.table", "", "Export as table…", "The steps as CSV or Parquet, for pandas and spreadsheets",
-               lambda shell: dialogs.ask_export(shell, "table"), needs_steps),
+               lambda shell: dialogs.ask_export(shell, "table"), "steps"),
         Action("export.trace", "", "Export as trace…", "The timings of the steps, for Perfetto",
-               lambda shell: dialogs.ask_export(shell, "trace"), needs_steps),
+               lambda shell: dialogs.ask_export(shell, "trace"), "steps"),
         Action("export.session", "", "Export as Python script…", "Repeats the session with the engine alone",
-               lambda shell: dialogs.ask_export(shell, "session"), needs_kept_rows),
+               lambda shell: dialogs.ask_export(shell, "session"), "kept rows"),
         Action("export.picture", "", "Export as picture…", "The window or a panel as PNG or SVG",
-               lambda shell: dialogs.ask_export(shell, "picture"), needs_steps),
+               lambda shell: dialogs.ask_export(shell, "picture"), "steps"),
         Action("compare.report", "", "Save comparison report…", "Pictures and numbers of two runs as one HTML page",
-               lambda shell: shell.window.compare().save_report(), needs_comparison),
+               lambda shell: shell.window.compare().save_report(), "comparison"),
     ),
     (
         Action("value.copy", "", "Copy value", "The exact number of the cell that is selected in Head",
-               lambda shell: shell.window.head.copy_value(), needs_cell),
+               lambda shell: shell.window.head.copy_value(), "cell"),
         Action("picture.copy", "Ctrl+Shift+C", "Copy picture", "The panel that has the focus, as a picture",
                lambda shell: shell.window.picture.copy_picture(), also="clipboard, screenshot"),
         Action("picture.save", "Ctrl+Shift+E", "Save picture…", "The panel that has the focus, as PNG or SVG",
@@ -204,33 +165,33 @@ def _ask(shell: Shell, form: EditForm) -> None:
     form.ask(shell.intents.on_edited)
 
 
-WholeRowsNeed = Callable[[EditOfRows, Models], str]
-
-UNMASK, UNPIN = partial(Mask, hidden=False), partial(Pin, pinned=False)
-
-
-def _whole(
-    edit: EditOfRows, name: str, key: str, text: str, tip: str, needs: WholeRowsNeed = needs_whole_rows
-) -> Action:
+def _whole(name: str, key: str, text: str, tip: str) -> Action:
     """Make an action for an edit of whole rows; it is possible only if the edit would not be refused."""
-    do = partial(make, edit, is_whole=True)
-    return Action(name, key, text, tip, do, partial(needs, edit), where="rows" if key else "window")
+    do = partial(make, WHOLE_EDITS[name], is_whole=True)
+    return Action(f"edit.{name}", key, text, tip, do, f"rows to {name}", where="rows" if key else "window")
 
 
-_edit = partial(Action, needs=needs_rows)
-_part = partial(Action, needs=needs_rows, is_check=True)
+_edit = partial(Action, needs="rows")
+
+
+def _part(part: EditedPart, text: str, tip: str) -> Action:
+    def choose(shell: Shell) -> None:
+        choose_part(shell.models, part)
+
+    return Action(f"edit.{part}", "", text, tip, choose, "rows", is_check=True)
+
 
 # fmt: off
 EDIT = (
     (
         Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the step before the newest edit",
-               UndoEdit(), needs_edited),
+               UndoEdit(), "edits"),
         Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the step that the last undo left",
-               RedoEdit(), needs_undone),
+               RedoEdit(), "undone edits"),
     ),
     (
         Action("edit.zero", "Z", "Zero", "In a picture: write zeros into the selected rows",
-               partial(make, Zero), needs_rows, where="rows", also="ablate, ablation, erase, clear rows"),
+               partial(make, Zero), "rows", where="rows", also="ablate, ablation, erase, clear rows"),
         _edit("edit.scale", "", "Scale…", "Multiply the selected rows by a factor", ask_scale),
         _edit("edit.noise", "", "Add noise…", "Add normal noise to the selected rows", ask_noise),
         _edit("edit.overwrite", "", "Overwrite from…",
@@ -238,14 +199,12 @@ EDIT = (
               ask_overwrite),
     ),
     (
-        _whole(Mask, "edit.mask", "M", "Mask",
+        _whole("mask", "M", "Mask",
                "In a picture: hide the selected rows from attention; the cache keeps them"),
-        _whole(UNMASK, "edit.unmask", "", "Unmask", "Show the selected rows to attention again"),
-        _whole(Pin, "edit.pin", "", "Pin", "Keep the eviction rule from evicting the selected rows",
-               needs_evictable_rows),
-        _whole(UNPIN, "edit.unpin", "", "Unpin", "Let the eviction rule evict the selected rows",
-               needs_evictable_rows),
-        _whole(Drop, "edit.drop", "Del", "Drop",
+        _whole("unmask", "", "Unmask", "Show the selected rows to attention again"),
+        _whole("pin", "", "Pin", "Keep the eviction rule from evicting the selected rows"),
+        _whole("unpin", "", "Unpin", "Let the eviction rule evict the selected rows"),
+        _whole("drop", "Del", "Drop",
                "In a picture: drop the selected rows, as an eviction rule does"),
     ),
     (
@@ -253,21 +212,18 @@ EDIT = (
               "Put other tokens there: overwrite their K and V alone, or compute what follows anew",
               ask_replace, also="swap tokens, counterfactual"),
         Action("edit.bias", "", "Bias logits…", "Favour, ban or force tokens before one is chosen", ask_bias,
-               needs_live_steps, also="logit bias, ban token, force token"),
+               "live steps", also="logit bias, ban token, force token"),
         Action("edit.typed", "Ctrl+T", "Type an edit…", "An edit in words: zero pos=4:8 layer=3 head=1",
-               ask_typed, needs_live_steps),
+               ask_typed, "live steps"),
     ),
     (
-        _part("edit.both", "", "Of the selection: K and V", "Edits are of K and of V",
-              lambda shell: choose_part(shell.models, "both")),
-        _part("edit.keys", "", "Of the selection: K alone", "Edits are of K",
-              lambda shell: choose_part(shell.models, "keys")),
-        _part("edit.values", "", "Of the selection: V alone", "Edits are of V",
-              lambda shell: choose_part(shell.models, "values")),
+        _part("both", "Of the selection: K and V", "Edits are of K and of V"),
+        _part("keys", "Of the selection: K alone", "Edits are of K"),
+        _part("values", "Of the selection: V alone", "Edits are of V"),
     ),
     (
         Action("note.add", "Ctrl+D", "Bookmark…", "Mark the step, token, page or head that you view, with a note",
-               dialogs.ask_bookmark, needs_steps, also="note, comment, annotate"),
+               dialogs.ask_bookmark, "steps", also="note, comment, annotate"),
     ),
 )
 
@@ -302,14 +258,12 @@ RUNNER_WORDS = "runner, forward, fused, CUDA graph, torch.compile"
 
 def _runner(row: RunnerRow) -> Action:
     tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
-    needs = partial(needs_runner, row.name)
-    return Action(
-        f"runner.{row.name}", "", row.label, tip, ChooseRunner(row.name), needs, is_check=True, also=RUNNER_WORDS
-    )
+    name, needs = f"runner.{row.name}", f"runner {row.name}"
+    return Action(name, "", row.label, tip, ChooseRunner(row.name), needs, is_check=True, also=RUNNER_WORDS)
 
 
 def _paged_attention(row: PagedAttentionRow) -> Action:
-    command, needs = ChoosePagedAttention(row.name), partial(needs_paged_attention, row.name)
+    command, needs = ChoosePagedAttention(row.name), f"pages {row.name}"
     return Action(f"pages.{row.name}", "", row.label, row.summary, command, needs, is_check=True)
 
 
@@ -317,14 +271,19 @@ def _capture(row: CaptureRow) -> Action:
     def choose(shell: Shell) -> None:
         shell.intents.on_capture_chosen(row.name)
 
-    also = "capture level, what is measured, overhead, instrumentation"
-    return Action(f"capture.{row.name}", "", row.label, row.summary, choose, needs_live, is_check=True, also=also)
+    def cost(models: Models) -> str:
+        costs = dict(models.status.now.capture.costs_ms)
+        return f"{milliseconds(costs[row.name])} a decode step so far" if row.name in costs else "Not measured yet"
+
+    also, name = "capture level, what is measured, overhead, instrumentation", f"capture.{row.name}"
+    return Action(name, "", row.label, row.summary, choose, "live model", is_check=True, also=also, more=cost)
 
 
 def _step(shell: Shell) -> None:
     """Take a step; without a sequence that is the prefill of the typed prompt, once its model is there. A second one
     before the engine has answered follows the first."""
-    if (has_sequences(shell.models) or shell.is_prompt_sent) and not is_model_expected(shell.models):
+    status = shell.models.status
+    if (status.now.sequences or shell.is_prompt_sent) and not status.awaits_model:
         shell.intents.on_step()
     else:
         shell.send_prompt(is_step=True)
@@ -338,7 +297,7 @@ def _stop(shell: Shell) -> None:
 
 def _next_phase(shell: Shell) -> None:
     """Take the next phase of a step; if there is no sequence yet, start one from the typed prompt."""
-    if has_sequences(shell.models):
+    if shell.models.status.now.sequences:
         shell.intents.on_next_phase()
     else:
         shell.window.prompt.submit_in_phases()
@@ -352,39 +311,39 @@ RUN = (
         Action("prompt.send", "Ctrl+Return", "Send prompt",
                "Start a new sequence and fill the cache with the prompt; a conversation is answered as well, to the "
                "end of the turn: F5 pauses, Esc stops",
-               lambda shell: shell.send_prompt(), needs_prompt_or_load,
+               lambda shell: shell.send_prompt(), "first prompt",
                also="prefill, generate, submit, start, begin, enter"),
         Action("prompt.add", "Ctrl+Shift+Return", "Add as another sequence",
                "Start the prompt beside the sequences that are there; a paged cache shares what they have in common",
-               lambda shell: shell.window.prompt.submit_beside(), needs_prompt,
+               lambda shell: shell.window.prompt.submit_beside(), "prompt",
                also="batch, second prompt, concurrent request"),
     ),
     (
         Action("run.step", "F10", "Step", "Decode one token; the first one sends the prompt",
-               _step, needs_step, also="decode, one token, step over, forward"),
+               _step, "step", also="decode, one token, step over, forward"),
         Action("run.phase", "Ctrl+F11", "Next phase",
                "One step in phases: scheduled, layer by layer, chosen, written; Step finishes it, Stop gives it up. "
                "Without a sequence the prompt is sent, and stops where it is scheduled",
-               _next_phase, needs_phase, also="step into, layer by layer, slow motion"),
+               _next_phase, "phase", also="step into, layer by layer, slow motion"),
         Action("run.back", "Shift+F10", "Step back", "Show the step before",
-               lambda shell: shell.intents.on_step_back(), needs_history, also="previous step, rewind, backwards"),
+               lambda shell: shell.intents.on_step_back(), "history", also="previous step, rewind, backwards"),
         Action("run.run", "F5", "Run or pause", "Generate until paused, finished or full",
-               lambda shell: shell.intents.on_run_or_pause(), needs_run, also="generate, continue, play, decode"),
+               lambda shell: shell.intents.on_run_or_pause(), "run", also="generate, continue, play, decode"),
         Action("run.here", "Ctrl+F10", "Run to here",
                "Run on to the step that is chosen on the timeline, or make the step shown the live one",
-               lambda shell: shell.intents.on_run_here(), needs_here),
+               lambda shell: shell.intents.on_run_here(), "place ahead"),
         Action("run.here_token", "", "Run to this token",
                "Run on until the sequence has this token, or go back to the step that computed it",
-               lambda shell: shell.intents.on_run_to_token(), needs_token_here),
+               lambda shell: shell.intents.on_run_to_token(), "token to run to"),
         Action("run.to", "Shift+F5", "Run to…",
                "Generate a number of steps, up to a number of tokens, or to where a condition holds",
-               dialogs.ask_run_to, needs_unfinished, also="run until, number of tokens, max new tokens"),
+               dialogs.ask_run_to, "unfinished", also="run until, number of tokens, max new tokens"),
         Action("run.cancel", "Esc", "Stop",
                "Stop what is going on: a run, a prefill, a load, an export, a step between two phases",
-               _stop, needs_work, also="cancel, abort, interrupt, pause"),
+               _stop, "work", also="cancel, abort, interrupt, pause"),
         Action("run.type_next", "Ctrl+Shift+T", "Type what comes next",
                "Go on with another text, or a token by its id, from the step that is shown",
-               lambda shell: shell.window.begin_continuation(), needs_live_steps,
+               lambda shell: shell.window.begin_continuation(), "live steps",
                also="force a token, forced text, branch, teacher forcing"),
     ),
     (
@@ -395,33 +354,33 @@ RUN = (
                    also="breakpoint, halt where, condition, conditional, stop when, watch"),
             Action("breakpoints.switch", "Ctrl+F9", "All breakpoints on or off",
                    "Let runs halt at every breakpoint in the list, or at none",
-                   lambda shell: shell.intents.on_all_breakpoints_switched(), needs_breakpoints,
+                   lambda shell: shell.intents.on_all_breakpoints_switched(), "breakpoints",
                    also="disable, enable, mute"),
             Action("breakpoints.find", "Ctrl+Shift+F", "Find steps where…",
                    "Mark the steps of the timeline at which a condition held",
                    lambda shell: shell.window.show_breakpoints().begin_finding(),
                    also="search the past, query, filter"),
             Action("breakpoints.next", "F3", "Next step found", "Show the next step where the condition held",
-                   lambda shell: shell.intents.on_match_wanted(+1), needs_matches),
+                   lambda shell: shell.intents.on_match_wanted(+1), "matches"),
             Action("breakpoints.previous", "Shift+F3", "Previous step found",
                    "Show the previous step where the condition held",
-                   lambda shell: shell.intents.on_match_wanted(-1), needs_matches),
+                   lambda shell: shell.intents.on_match_wanted(-1), "matches"),
         ),)),
         Submenu("Earlier steps", ((
             Action("run.first", "", "View the first step", "Show every panel as it was at the start",
-                   lambda shell: shell.navigator.on_first_step(), needs_history, also="beginning, rewind, start"),
+                   lambda shell: shell.navigator.on_first_step(), "history", also="beginning, rewind, start"),
             Action("run.at_token", "", "View the token's step",
                    "Show every panel as it was when the selected token was computed",
-                   lambda shell: shell.intents.on_step_of_token(), needs_token),
+                   lambda shell: shell.intents.on_step_of_token(), "token"),
             Action("run.live", "Ctrl+L", "Back to live", "Follow the newest step again",
-                   lambda shell: shell.navigator.on_live(), needs_past, also="newest step, follow, now"),
+                   lambda shell: shell.navigator.on_live(), "past step", also="newest step, follow, now"),
         ), (
             Action("run.go_on", "Ctrl+Shift+F10", "Go on from here",
                    "Make the step shown the live one, exactly; what came after it stays as a branch",
-                   lambda shell: shell.intents.on_go_on_from_here(), needs_live_past,
+                   lambda shell: shell.intents.on_go_on_from_here(), "live past",
                    also="rewind, restore, time travel, undo steps"),
             Action("run.return", "", "Return to the branch you left", "Make its newest step the live one again",
-                   lambda shell: shell.intents.on_returned(), needs_left),
+                   lambda shell: shell.intents.on_returned(), "branch left"),
             Action("view.branches", "Ctrl+B", "Show branches", "The history as a tree: every branch, where they part",
                    lambda shell: shell.window.show_panel("branches"), also="tree, history"),
         ), (
@@ -431,11 +390,11 @@ RUN = (
         ))),
         Submenu("Pace", (tuple(_pace(pace, f"Alt+{number}") for number, pace in enumerate(PACES.values(), 1)),)),
         _on_timeline("timeline.play", "Space", "Replay recorded steps", "On the timeline: play from here, and stop",
-                     lambda shell: shell.navigator.on_play_or_stop(), needs_history, also="animate, movie"),
+                     lambda shell: shell.navigator.on_play_or_stop(), "history", also="animate, movie"),
         _on_timeline("timeline.first", "Home", "Timeline: first step", "On the timeline",
-                     lambda shell: shell.navigator.on_first_step(), needs_history),
+                     lambda shell: shell.navigator.on_first_step(), "history"),
         _on_timeline("timeline.live", "End", "Timeline: live step", "On the timeline",
-                     lambda shell: shell.navigator.on_live(), needs_past),
+                     lambda shell: shell.navigator.on_live(), "past step"),
     ),
     (
         Submenu("Runner", (tuple(map(_runner, RUNNERS.values())),)),
@@ -445,7 +404,7 @@ RUN = (
             (
                 Action("capture.by_layer", "", "Time every layer",
                        "How long attention, the cache, dequantising and copies take in every layer of a forward; it "
-                       "costs a little itself", lambda shell: shell.intents.on_time_by_layer_switched(), needs_live,
+                       "costs a little itself", lambda shell: shell.intents.on_time_by_layer_switched(), "live model",
                        is_check=True, also="profile, profiler, latency by layer"),
             ),
         )),
@@ -486,16 +445,8 @@ def _mode(preset: Preset) -> Action:
     def choose(shell: Shell) -> None:
         shell.window.top.cache.choose(preset.spec)
 
-    return Action(
-        f"cache.{preset.name}",
-        "",
-        preset.label,
-        preset.summary,
-        choose,
-        needs_no_file,
-        is_check=True,
-        also=FAMILY_WORDS[preset.family],
-    )
+    name, also = f"cache.{preset.name}", FAMILY_WORDS[preset.family]
+    return Action(name, "", preset.label, preset.summary, choose, "no file", is_check=True, also=also)
 
 
 # fmt: off
@@ -506,28 +457,28 @@ CACHE = (
     ),
     (
         Action("cache.tune", "", "Parameters of this cache…", "Lengths and sizes of the cache in use",
-               dialogs.ask_parameters, needs_parameters, also="settings, options, tune, configure"),
+               dialogs.ask_parameters, "parameters", also="settings, options, tune, configure"),
     ),
     (
         Action("truth.parity", "F8", "Check parity",
                "Compare the steps taken with the same tokens without a cache, or in the mode the Parity panel names",
-               lambda shell: shell.window.measure("parity"), needs_live_steps,
+               lambda shell: shell.window.measure("parity"), "live steps",
                also="exact, correctness, verify, lossless, divergence"),
         Action("truth.sweep", "Shift+F8", "Measure every cache mode",
                "Bytes, speed and damage of every mode on the tokens of this prompt",
-               lambda shell: shell.window.measure("sweep"), needs_live_steps,
+               lambda shell: shell.window.measure("sweep"), "live steps",
                also="perplexity, KL, benchmark modes, Pareto, which mode is best, accuracy, agreement"),
         Action("truth.bench", "Ctrl+Shift+F8", "Measure the speed of cache modes",
                "Decode speed and time to the first token at several contexts, modes taking turns",
-               lambda shell: shell.window.measure("bench"), needs_live,
+               lambda shell: shell.window.measure("bench"), "live model",
                also="benchmark, tokens per second, TTFT, latency, throughput"),
         Action("compare.with", "", "Compare with…",
                "The same tokens in another mode or dtype, an earlier step or a snapshot, side by side",
-               lambda shell: shell.window.compare().choose_opponent(), needs_steps,
+               lambda shell: shell.window.compare().choose_opponent(), "steps",
                also="diff, difference, duel, side by side, versus"),
         Action("truth.regret", "Ctrl+F8", "Leave each row out",
                "What the next token loses (KL) when each row is left out, against the score of an eviction rule",
-               lambda shell: shell.window.measure("evicted"), needs_live_steps,
+               lambda shell: shell.window.measure("evicted"), "live steps",
                also="leave one out, regret, importance of rows, ablation, saliency"),
     ),
     (
@@ -535,7 +486,7 @@ CACHE = (
                "How many bytes a cache takes: any model, context, batch and mode", dialogs.open_calculator,
                also="VRAM, GPU memory, how much memory, estimate, fits, plan"),
         Action("cache.max", "Ctrl+Shift+M", "MAX parameters…", "The KVCacheParams of MAX for the loaded model",
-               dialogs.open_max_parameters, needs_model, also="Modular, KVCacheParams"),
+               dialogs.open_max_parameters, "model", also="Modular, KVCacheParams"),
     ),
 )
 
@@ -566,12 +517,12 @@ def open_places(shell: Shell) -> None:
 
 
 def _walk(name: str, key: str, text: str, do: Callable[[Shell], object]) -> Action:
-    return Action(name, key, text, "In a picture", do, needs_model, where="picture")
+    return Action(name, key, text, "In a picture", do, "model", where="picture")
 
 
 _show = partial(Action, where="picture", is_check=True)
 _zoom = partial(Action, where="picture")
-_walk_tokens = partial(Action, needs=needs_steps)
+_walk_tokens = partial(Action, needs="steps")
 _mark = partial(Action, is_check=True)
 
 LAYOUT_WORDS = "arrange panels, reset panels, workspace"
@@ -585,7 +536,7 @@ VIEW = (
         _show("view.change", "D", "Only what the step changed", "In a picture: the difference to the step before",
               lambda shell: shell.navigator.toggle_change(), also="difference, delta, diff"),
         Action("compare.flip", "X", "Other side of the comparison", "In a picture: B in the place of A, and back",
-               lambda shell: shell.window.compare().flip(), needs_comparison, where="picture"),
+               lambda shell: shell.window.compare().flip(), "comparison", where="picture"),
     ),
     (
         _walk("view.layer_up", "Up", "Layer above", lambda shell: shell.navigator.walk_layers(-1)),

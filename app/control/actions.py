@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QApplication, QWidget
 
+from app.control.conditions import marks, reasons
 from app.models import Models
 from engine.wire.message import Command
 
@@ -23,17 +24,19 @@ Where = Literal["window", "picture", "rows", "timeline"]
 
 class Action(Struct, frozen=True):
     """The declaration of one action: its name and key, its text and tip, what it does or sends to the engine, when it
-    is possible, where its key works, and under which other words, separated by commas, people look for it."""
+    what it needs to be possible, where its key works, and under which other words, separated by commas, people look for
+    it. `more` is a line of its tip: what is known at present about its effect."""
 
     name: str
     key: str
     text: str
     tip: str
     do: Callable[[Shell], object] | Command
-    needs: Callable[[Models], str] | None = None  # returns why the action is not possible now, or ""
+    needs: str = ""  # one of `reasons`; empty: nothing
     where: Where = "window"
     is_check: bool = False
     also: str = ""
+    more: Callable[[Models], str] | None = None
 
 
 class Submenu(Struct, frozen=True):
@@ -87,7 +90,6 @@ class Actions(QObject):
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._num_records = 0  # of the timeline, when reasons were looked for
-        self._more: dict[str, str] = {}
         self._places: dict[Where, list[QWidget]] = {}
         self._group = QActionGroup(self)
         self._group.setExclusionPolicy(QActionGroup.ExclusionPolicy.None_)
@@ -152,11 +154,16 @@ class Actions(QObject):
         """Set the check mark of an action without emitting `triggered`."""
         self._actions[name].setChecked(is_on)
 
-    def tell_more(self, name: str, more: str) -> None:
-        """Add a line to an action's tool tip: what is known at present about its effect."""
-        if self._more.get(name, "") != more:
-            self._more[name] = more
-            self._actions[name].setToolTip(tool_tip(self._declared[name], self.reason(name), more))
+    def tell_more(self) -> None:
+        """Write into tool tips what is known at present; called when a menu with such actions opens."""
+        for name, action in self._declared.items():
+            if action.more is not None:
+                self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        action = self._declared[name]
+        more = "" if action.more is None else action.more(self._models)
+        self._actions[name].setToolTip(tool_tip(action, self.reason(name), more))
 
     def bar(self, reasons: Mapping[str, str]) -> None:
         """Disable actions that the focused panel cannot do: why, by name of the action, or the empty text if it can."""
@@ -164,18 +171,19 @@ class Actions(QObject):
         self.refresh()
 
     def refresh(self) -> None:
-        """Enable the actions that are possible now, and disable the others."""
+        """Enable the actions that are possible now, disable the others, and set the check marks."""
         self._num_records = len(self._models.timeline)
-        needs = {name: action.needs for name, action in self._declared.items() if action.needs is not None}
-        found = {why_not: why_not(self._models) for why_not in set(needs.values())}  # many actions need the same
-        reasons = {name: found[why_not] for name, why_not in needs.items()} | self._barred
-        if reasons == self._reasons:
+        for name, is_on in marks(self._models).items():
+            self.check(name, is_on)
+        found = reasons(self._models)
+        barred = {name: found[action.needs] for name, action in self._declared.items() if action.needs} | self._barred
+        if barred == self._reasons:
             return
-        for name, reason in reasons.items():
-            self._actions[name].setEnabled(not reason)
-            if reason != self._reasons.get(name, ""):
-                self._actions[name].setToolTip(tool_tip(self._declared[name], reason, self._more.get(name, "")))
-        self._reasons = reasons
+        news = [name for name, reason in barred.items() if reason != self._reasons.get(name, "")]
+        self._reasons = barred
+        for name in news:
+            self._actions[name].setEnabled(not barred[name])
+            self._tell(name)
         self.refreshed.emit()
 
     def _on_appended(self) -> None:
@@ -204,6 +212,7 @@ class Actions(QObject):
 
     def _on_triggered(self, action: QAction) -> None:
         self.triggered.emit(self._declared[action.data()])
+        self._on_moved()  # a click has switched its check mark, whatever came of it
 
 
 def _shortcuts(key: str) -> list[QKeySequence]:

@@ -1,6 +1,10 @@
-"""When an action is possible: each function returns why it is not, in a few words, or "" when it is."""
+"""What actions need, and why it is not there; and which have their check mark. Each is one table, so that what several
+actions need is asked once."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
 
 from app.models import Models
 from app.models.places import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
@@ -8,253 +12,138 @@ from app.models.selection import chosen_cell
 from app.models.sequence_status import why_all_ended
 from app.models.timeline import tip_left
 from engine.errors import InputError
-from engine.spec.cache import parameters_of
+from engine.spec.cache import PRESETS, parameters_of
+from engine.spec.edit import Drop, Mask, Pin
+from engine.spec.model import CAPTURES, PAGED_ATTENTION, RUNNERS
+
+# The edits of whole rows, of K and V together, by name; those of `OF_RULES` have an effect only on an eviction rule.
+WHOLE_EDITS: Mapping[str, EditOfRows] = {
+    "mask": Mask,
+    "unmask": partial(Mask, hidden=False),
+    "drop": Drop,
+    "pin": Pin,
+    "unpin": partial(Pin, pinned=False),
+}
+OF_RULES = ("pin", "unpin")
+OPENED_FILE = "this is an opened file: go on with its model first, or load another"
+NO_STEP, NO_FILE, NO_MODEL = "send a prompt first", "no file is open", "no model was loaded yet"
 
 
-def while_loading(models: Models) -> str:
-    """An action during loading would act on the session that the load is about to replace."""
-    return "a model is being loaded: wait for it, or cancel" if models.status.is_loading else ""
-
-
-def needs_model(models: Models) -> str:
-    status = models.status
-    why_none = "the model is unloaded: load it again" if status.is_unloaded else "no model is loaded yet"
-    return models.status.why_no_engine or while_loading(models) or ("" if status.now.model is not None else why_none)
-
-
-def needs_former(models: Models) -> str:
-    """A session that another one has replaced in this window."""
-    why_none = "" if models.kept_sessions.former is not None else "no other session has ended in this window"
-    return models.status.why_no_engine or while_loading(models) or why_none
-
-
-def needs_unloaded(models: Models) -> str:
-    """A model that was loaded here and then unloaded."""
-    status = models.status
-    if not status.is_known or status.now.model is not None:
-        return "the model is loaded" if status.now.model is not None else "no model was loaded yet"
-    return (
-        models.status.why_no_engine
-        or while_loading(models)
-        or ("" if status.last_source else "no model was loaded yet")
+def reasons(models: Models) -> dict[str, str]:
+    """Why what actions need is not there, in a few words, by its name; the empty text where it is."""
+    status, told, draft, now = models.status, models.status.now, models.draft, models.selection.now
+    timeline, history, file, is_first = models.timeline, models.history, told.opened, not told.sequences
+    gone = status.why_no_engine
+    # an action during loading would act on the session that the load is about to replace
+    wait = gone or unless(not status.is_loading, "a model is being loaded: wait for it, or cancel")
+    model = wait or unless(
+        told.model, "the model is unloaded: load it again" if status.is_unloaded else "no model is loaded yet"
     )
+    no_file = unless(file is None, OPENED_FILE)
+    live, steps = no_file or model, unless(len(timeline), NO_STEP)  # a file has no model that computes
+    live_steps, past = live or steps, unless(now.step is not None, "view a past step first")
+    unfinished = live or unless(told.sequences, NO_STEP) or why_all_ended(models)
+    prompt = live or draft.problem
+    first_prompt = gone or draft.problem if status.awaits_model else prompt  # also for the model on its way
+    token = None if now.position is None else timeline.token(now.seq_id, now.position)
+    no_token, search = unless(token, "select a token first"), models.breakpoints.queried
+    is_ahead = now.ahead or timeline.num_steps_ahead
+    rows = live_steps or unless(now.step is None, "edits are made on the live step: go to this one first")
+    rows = rows or unless(chosen_rows(models), NOTHING)
+    keeps_all = told.cache.retention.keeps_all
+    evictable = rows or unless(not keeps_all, "this cache keeps every row: take one with an eviction rule")
+    is_tunable = status.is_known and (parameters_of(told.cache) or not told.cache.row.takes_no)
+    runners, ways = dict(told.runner.refused), dict(told.runner.refused_pages)
+    return {
+        "model": model,
+        "former session": wait or unless(models.kept_sessions.former, "no other session has ended in this window"),
+        "unloaded model": NO_MODEL
+        if not status.is_known
+        else unless(told.model is None, "the model is loaded") or wait or unless(status.last_source, NO_MODEL),
+        "live model": live,
+        "no file": no_file,
+        "file": NO_FILE if file is None else gone,
+        "resumable file": NO_FILE if file is None else file.why_not or gone,
+        "prompt": prompt,
+        "first prompt": first_prompt,
+        "unfinished": unfinished,
+        # without sequences it is the first one of the typed prompt; while an earlier one is shown, the next recorded
+        "step": "" if now.step is not None else first_prompt if status.awaits_model or is_first else unfinished,
+        "phase": prompt if is_first else unfinished,
+        "run": unless(told.running, unfinished),
+        "history": unless(len(timeline) > 1, "there is no step to go back to yet"),
+        "past step": past,
+        "live past": no_file or past,
+        # steps chosen ahead of the live one, or a step that is not the live one
+        "place ahead": unfinished
+        if is_ahead
+        else no_file or unless(now.step is not None, "choose a place on the timeline first"),
+        "token": no_token,
+        "token to run to": no_file
+        or no_token
+        or unless(token is None or token.step != history.live, "the live step ends with this token"),
+        "branch left": no_file or unless(tip_left(history) is not None, "no branch was left"),
+        "work": gone or _why_no_work(models),
+        "steps": steps,
+        "kept rows": "a session file has no K and V: go on with its model first"
+        if file is not None and not file.has_rows
+        else steps,
+        "saveable steps": unless(file is None, "this is an opened file, which is saved already") or steps,
+        "live steps": live_steps,
+        "edits": live_steps or unless(models.edits.on_path(), "nothing was edited on the way here"),
+        "undone edits": live_steps or unless(models.edits.undone, "nothing was undone"),
+        "rows": rows,
+        "comparison": unless(models.comparison.now, "compare two runs first"),
+        "parameters": no_file or unless(is_tunable, "this cache has no parameters"),
+        "matches": unless(search, "type a condition to look for first")
+        or unless(search is not None and search.matches, "it held at no step"),
+        "breakpoints": unless(models.breakpoints.listed, "there is no breakpoint"),
+        "cell": unless(chosen_cell(now), "select a cell in Head first"),
+        **{f"runner {name}": live or runners.get(name, "") for name in RUNNERS},
+        **{f"pages {way}": live or ways.get(way, "") for way in PAGED_ATTENTION},
+        **{
+            f"rows to {name}": (evictable if name in OF_RULES else rows) or _why_refused(edit, models)
+            for name, edit in WHOLE_EDITS.items()
+        },
+    }
 
 
-def needs_live(models: Models) -> str:
-    """A model that can compute: an opened file has none."""
-    if models.status.has_file:
-        return "this is an opened file: go on with its model first, or load another"
-    return needs_model(models)
+def marks(models: Models) -> dict[str, bool]:
+    """Whether the actions that choose something have their check mark, by name; those of the models alone."""
+    told, now, rows = models.status.now, models.selection.now, chosen_rows(models)
+    runner = None if told.model is None else told.runner
+    return {
+        **{f"runner.{name}": runner is not None and name == runner.chosen for name in RUNNERS},
+        **{f"pages.{way}": runner is not None and way == runner.pages for way in PAGED_ATTENTION},
+        **{f"capture.{level}": level == told.capture.level for level in CAPTURES},
+        "capture.by_layer": told.capture.by_layer,
+        **{f"cache.{name}": name == models.status.preset for name in PRESETS},
+        **{f"edit.{part}": rows is not None and rows.part == part for part in ("both", "keys", "values")},
+        **{f"view.{lens}": lens == now.lens for lens in ("keys", "values")},
+        "view.change": now.change,
+    }
 
 
-def needs_runner(name: str, models: Models) -> str:
-    """A live model that the named runner can run."""
-    status = models.status.now
-    return needs_live(models) or dict(status.runner.refused).get(name, "")  # type: ignore[call-overload]
+def unless(holds: object, why: str) -> str:
+    """Why something is not there, unless it is."""
+    return "" if holds else why
 
 
-def needs_paged_attention(name: str, models: Models) -> str:
-    """A live model whose attention can read pages in the named way."""
-    status = models.status.now
-    refused = {str(way): why for way, why in status.runner.refused_pages}
-    return needs_live(models) or refused.get(name, "")
-
-
-def needs_edited(models: Models) -> str:
-    return needs_live_steps(models) or ("" if models.edits.on_path() else "nothing was edited on the way here")
-
-
-def needs_undone(models: Models) -> str:
-    return needs_live_steps(models) or ("" if models.edits.undone else "nothing was undone")
-
-
-def needs_rows(models: Models) -> str:
-    """Selected rows that an edit can be made on: only rows of the live step."""
-    if why_not := needs_live_steps(models):
-        return why_not
-    if models.selection.now.step is not None:
-        return "edits are made on the live step: go to this one first"
-    return "" if chosen_rows(models) is not None else NOTHING
-
-
-def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
-    """Selected rows on which `edit` is possible, as whole rows (of K and V together)."""
-    model = models.status.now.model
-    if (why_not := needs_rows(models)) or model is None:
-        return why_not
-    now = models.selection.now
-    made = edit_of_chosen(models, edit, is_whole=True)
-    assert made is not None
-    try:
-        made.check(model.geometry, models.timeline.num_tokens(now.seq_id, None))
-    except InputError as error:
-        why_not = str(error).rstrip(".")
-    return f"{why_not[:1].lower()}{why_not[1:]}"
-
-
-def needs_eviction_rule(models: Models) -> str:
-    """Selected rows of a cache with an eviction rule: a pin has an effect only there."""
-    keeps_all = models.status.now.cache.retention.keeps_all
-    return needs_rows(models) or ("this cache keeps every row: take one with an eviction rule" if keeps_all else "")
-
-
-def needs_evictable_rows(edit: EditOfRows, models: Models) -> str:
-    """The same for an edit that needs a cache with an eviction rule, such as a pin."""
-    return needs_eviction_rule(models) or needs_whole_rows(edit, models)
-
-
-def needs_no_file(models: Models) -> str:
-    """No opened file; whether a model is loaded does not matter."""
-    return needs_live(models) if models.status.has_file else ""
-
-
-def needs_file(models: Models) -> str:
-    """An opened file."""
-    return "no file is open" if not models.status.has_file else models.status.why_no_engine
-
-
-def needs_resumable(models: Models) -> str:
-    """An opened file that decoding can continue from with its model."""
-    opened = models.status.now.opened
-    return "no file is open" if opened is None else opened.why_not or models.status.why_no_engine
-
-
-def needs_prompt(models: Models) -> str:
-    return needs_live(models) or models.draft.problem
-
-
-def needs_prompt_or_load(models: Models) -> str:
-    """A prompt for the live model, or for the one that is being loaded."""
-    if is_model_expected(models):
-        return models.status.why_no_engine or models.draft.problem
-    return needs_prompt(models)
-
-
-def is_model_expected(models: Models) -> bool:
-    """Whether a model is being loaded, or the engine is only starting."""
-    return not models.status.is_known or models.status.is_loading
-
-
-def needs_unfinished(models: Models) -> str:
-    """Sequences of a live model, at least one of which is not finished."""
-    return needs_live(models) or ("" if has_sequences(models) else "send a prompt first") or why_all_ended(models)
-
-
-def has_sequences(models: Models) -> bool:
-    return bool(models.status.now.sequences)
-
-
-def needs_phase(models: Models) -> str:
-    """A step that can be taken in phases; without sequences that is the first step of the typed prompt."""
-    return needs_unfinished(models) if has_sequences(models) else needs_prompt(models)
-
-
-def needs_step(models: Models) -> str:
-    """A next step; while an earlier step is shown, the next recorded one; without a sequence the prompt's prefill."""
-    if models.selection.now.step is not None:
-        return ""
-    is_first = is_model_expected(models) or not has_sequences(models)
-    return needs_prompt_or_load(models) if is_first else needs_unfinished(models)
-
-
-def needs_run(models: Models) -> str:
-    return "" if models.status.now.running else needs_unfinished(models)
-
-
-def needs_history(models: Models) -> str:
-    return "" if len(models.timeline) > 1 else "there is no step to go back to yet"
-
-
-def needs_past(models: Models) -> str:
-    return "" if models.selection.now.step is not None else "view a past step first"
-
-
-def needs_here(models: Models) -> str:
-    """A place to run to: steps chosen ahead of the live one, or a step that is not the live one."""
-    now = models.selection.now
-    if now.ahead or models.timeline.num_steps_ahead:
-        return needs_unfinished(models)
-    return needs_no_file(models) or ("" if now.step is not None else "choose a place on the timeline first")
-
-
-def needs_token_here(models: Models) -> str:
-    """A selected token to run to: one that was not computed by the live step."""
-    now, timeline = models.selection.now, models.timeline
-    if why_not := needs_no_file(models) or needs_token(models):
-        return why_not
-    token = timeline.token(now.seq_id, now.position or 0)
-    return "the live step ends with this token" if token is not None and token.step == timeline.history.live else ""
-
-
-def needs_left(models: Models) -> str:
-    """A branch that the user went back from, or that another one was begun beside."""
-    return needs_no_file(models) or ("" if tip_left(models.history) is not None else "no branch was left")
-
-
-def needs_live_past(models: Models) -> str:
-    return needs_no_file(models) or needs_past(models)
-
-
-def needs_work(models: Models) -> str:
-    status = models.status.now
-    if gone := models.status.why_no_engine:
-        return gone
-    if not (status.running or status.work is not None or status.suspended is not None):
+def _why_no_work(models: Models) -> str:
+    told = models.status.now
+    if not (told.running or told.work is not None or told.suspended is not None):
         return "nothing is going on"
-    return "" if status.work is None or status.work.can_cancel else "this cannot be stopped half-way"
+    return "" if told.work is None or told.work.can_cancel else "this cannot be stopped half-way"
 
 
-def needs_steps(models: Models) -> str:
-    return "" if len(models.timeline) else "send a prompt first"
-
-
-def needs_kept_rows(models: Models) -> str:
-    """Recorded steps with their K and V, of a live model or in an opened file."""
-    opened = models.status.now.opened
-    if opened is not None and not opened.has_rows:
-        return "a session file has no K and V: go on with its model first"
-    return needs_steps(models)
-
-
-def needs_saveable(models: Models) -> str:
-    """Steps that were done here; an opened file is saved already."""
-    if models.status.has_file:
-        return "this is an opened file, which is saved already"
-    return needs_steps(models)
-
-
-def needs_comparison(models: Models) -> str:
-    return "" if models.comparison.now is not None else "compare two runs first"
-
-
-def needs_live_steps(models: Models) -> str:
-    return needs_live(models) or needs_steps(models)
-
-
-def needs_parameters(models: Models) -> str:
-    cache = models.status.now.cache
-    tunable = models.status.is_known and (parameters_of(cache) or not cache.row.takes_no)
-    return needs_no_file(models) or ("" if tunable else "this cache has no parameters")
-
-
-def needs_matches(models: Models) -> str:
-    """Steps at which the condition searched for held."""
-    search = models.breakpoints.queried
-    if search is None:
-        return "type a condition to look for first"
-    return "" if search.matches else "it held at no step"
-
-
-def needs_breakpoints(models: Models) -> str:
-    return "" if models.breakpoints.listed else "there is no breakpoint"
-
-
-def needs_cell(models: Models) -> str:
-    """A selected cell of a head: one channel of one token."""
-    return "" if chosen_cell(models.selection.now) is not None else "select a cell in Head first"
-
-
-def needs_token(models: Models) -> str:
-    now = models.selection.now
-    has_token = now.position is not None and models.timeline.token(now.seq_id, now.position) is not None
-    return "" if has_token else "select a token first"
+def _why_refused(edit: EditOfRows, models: Models) -> str:
+    """Why an edit of the chosen rows as whole rows would be refused."""
+    made, model = edit_of_chosen(models, edit, is_whole=True), models.status.now.model
+    assert made is not None
+    assert model is not None
+    try:
+        made.check(model.geometry, models.timeline.num_tokens(made.seq_id))
+    except InputError as error:
+        why = str(error).rstrip(".")
+        return f"{why[:1].lower()}{why[1:]}"
+    return ""

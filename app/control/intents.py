@@ -331,7 +331,7 @@ class Intents(QObject):
             self._models.status.fail(str(error))
         else:
             self.send(commands.OpenSnapshot(path, model, is_here))
-            if self._models.status.is_loading or not self._models.status.is_known:
+            if self._models.status.awaits_model:
                 self._models.status.notify(f"{prose(path.name)} is opened once the model is loaded")
 
     def on_continued(self) -> None:

@@ -11,7 +11,6 @@ from typing import IO
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from app.control.conditions import is_model_expected
 from app.control.controller import Controller
 from app.draw.format import byte_size
 from app.kit.asking import Question
@@ -153,7 +152,7 @@ class Recovering(QObject):
             self._saving.pause()
             self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
             self._intents.take(Question(OpenSnapshot(left.path, is_here=True), on_refusal=self._on_refused))
-            if is_model_expected(self._models):
+            if self._models.status.awaits_model:
                 words = first_words(left.session)
                 self._models.status.notify(f"The session {words} is restored as soon as the model is loaded")
         else:

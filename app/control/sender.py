@@ -126,7 +126,7 @@ class DeferredSend(QObject):
 
     def _on_status(self) -> None:
         status = self._models.status
-        if not self._is_wanted or not status.is_known or status.is_loading:
+        if not self._is_wanted or status.awaits_model:
             return
         self._is_wanted = False
         if self._is_of_file:

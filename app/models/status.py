@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.spec.cache import CacheSpec
+from engine.spec.cache import CacheSpec, preset_of
 from engine.spec.model import BUNDLED, BUNDLED_NAME
 from engine.spec.sampling import SamplingParams
 from engine.wire.serving import ServersChanged, ServerState
@@ -79,6 +79,15 @@ class Status(QObject):
         return next(reversed(self._sources.values()), "")
 
     @property
+    def preset(self) -> str:
+        """The name of the cache preset in use, whatever its parameters; empty if it is none, or if the opened file only
+        says what another program calls it."""
+        cache, opened = self.now.cache, self.now.opened
+        is_foreign = opened is not None and opened.foreign_cache is not None
+        is_preset = cache.codec.is_uniform or not cache.retention.keeps_all
+        return preset_of(cache).name if is_preset and not is_foreign else ""
+
+    @property
     def has_file(self) -> bool:
         return self.now.opened is not None
 
@@ -105,6 +114,11 @@ class Status(QObject):
     def is_loading(self) -> bool:
         """Whether a model is being loaded."""
         return self.now.work is not None and self.now.work.is_loading
+
+    @property
+    def awaits_model(self) -> bool:
+        """Whether a model is on its way: one is being loaded, or the engine is only starting."""
+        return not self.is_known or self.is_loading
 
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what steps measure: the opened session file does not contain it. Empty otherwise."""

@@ -51,6 +51,7 @@ def _fill(menu: QMenu, groups: Sequence[Group], actions: Actions, after: Mapping
                 menu.addAction(actions[entry.name])
         for each in after.get(_name(group[0]), ()):
             menu.addMenu(each)
+    menu.aboutToShow.connect(actions.tell_more)
 
 
 def _name(entry: Action | Submenu) -> str:

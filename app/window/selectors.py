@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from msgspec import Struct
 from PySide6.QtCore import QPoint, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton
 
 from app.control.actions import Actions
-from app.control.conditions import needs_no_file
+from app.control.conditions import OPENED_FILE
 from app.draw.format import byte_size, short_dtype, shortened, whole_words
 from app.kit.asking import Question
 from app.kit.reader import STATUS, Reader, State
@@ -24,14 +25,12 @@ from engine.spec.cache import (
     ALL_PRESETS,
     CUDA_GPU,
     FAMILIES,
-    PRESETS,
     CacheSpec,
     Family,
     Preset,
     cache_label,
     cache_summary,
     mode_detail,
-    preset_of,
 )
 from engine.spec.model import ADAPTER_MARK, BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.wire.commands import FindModels, SetCache
@@ -200,7 +199,17 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self.setAccessibleName("Model")
 
 
-class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
+class CacheShown(Struct, frozen=True):
+    """A mode's name, words and tip; the preset that it is, empty if it is none; and whether it cannot be changed."""
+
+    name: str
+    words: str
+    tip: str
+    preset: str
+    is_fixed: bool
+
+
+class CacheSelector(SelectorButton[CacheShown]):
     """A menu of the cache presets. Signal: `wants(SetCache)`."""
 
     wants = Signal(object)
@@ -285,46 +294,25 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         if action.data() in ALL_PRESETS:
             self.choose(ALL_PRESETS[action.data()].spec)
 
-    def read(self) -> tuple[CacheSpec, str, str | None]:
-        opened = self._models.status.now.opened
-        foreign = opened.foreign_cache if opened is not None else None
-        return self._models.status.now.cache, needs_no_file(self._models), foreign
+    def read(self) -> CacheShown:
+        told, preset = self._models.status.now, self._models.status.preset
+        if told.opened is not None and told.opened.foreign_cache is not None:
+            name, words = prose(told.opened.foreign_cache), "as the file calls it"
+            tip = f"{name}: {words}. With which parameters it kept, coded or evicted rows is not in the file."
+            return CacheShown(shortened(name, 30), words, tip, preset, is_fixed=True)
+        words, is_fixed = mode_detail(told.cache), told.opened is not None
+        tip = f"{cache_summary(told.cache)}\n{words}" + (f"\nNot now: {OPENED_FILE}" if is_fixed else "")
+        return CacheShown(cache_label(told.cache), words, tip, preset, is_fixed)
 
-    def show_state(self, shown: tuple[CacheSpec, str, str | None]) -> None:
-        state, why_not, foreign = shown
-        if foreign is not None:
-            self._show_foreign(prose(foreign))
-            return
-        label, words = cache_label(state), mode_detail(state)
-        self.set_texts(label, words)
-        self.setAccessibleName(f"Cache: {label}, {words}")
-        self.setEnabled(not why_not)
-        self.setToolTip(plain_tip(f"{cache_summary(state)}\n{words}" + (f"\nNot now: {why_not}" if why_not else "")))
-        chosen = preset_of(state).name if state.codec.is_uniform or not state.retention.keeps_all else None
-        for name in PRESETS:
-            self._actions.check(f"cache.{name}", name == chosen)
-        self._mark(chosen)
-
-    def _show_foreign(self, name: str) -> None:
-        """Show the cache of a file that gives a name but no mode: written by another program, or in format version
-        1."""
-        words = "as the file calls it"
-        self.set_texts(shortened(name, 30), words)
-        self.setAccessibleName(f"Cache: {name}, {words}")
-        self.setEnabled(False)
-        self.setToolTip(
-            plain_tip(f"{name}: {words}. With which parameters it kept, coded or evicted rows is not in the file.")
-        )
-        for preset in PRESETS:
-            self._actions.check(f"cache.{preset}", False)
-        self._mark(None)
-
-    def _mark(self, chosen: str | None) -> None:
-        """Check the mode in use and its family; None: it is no preset."""
+    def show_state(self, state: CacheShown) -> None:
+        self.set_texts(state.name, state.words)
+        self.setAccessibleName(f"Cache: {state.name}, {state.words}")
+        self.setEnabled(not state.is_fixed)
+        self.setToolTip(plain_tip(state.tip))
         for name, entry in self.entries.items():
-            entry.setChecked(name == chosen)
+            entry.setChecked(name == state.preset)
         for family, menu in self.families.items():
-            menu.menuAction().setChecked(chosen is not None and ALL_PRESETS[chosen].family == family)
+            menu.menuAction().setChecked(bool(state.preset) and ALL_PRESETS[state.preset].family == family)
 
 
 def source_name(source: str) -> str:

@@ -233,7 +233,7 @@ class StatusLine(Reader[StatusLineState], QWidget):
         """Remove the message once there was time to read it. Under the mouse it stays, and while a model is loaded, as
         it may say what comes then."""
         status = self._models.status
-        if self.note.underMouse() or not status.is_known or status.is_loading:
+        if self.note.underMouse() or status.awaits_model:
             self._news.start(NEWS_MS)
         else:
             self._clear_news()

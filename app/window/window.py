@@ -344,7 +344,6 @@ class MainWindow(QMainWindow):
         key = native("Ctrl+Return").replace("Return", "↵")
         self.prompt.set_actions(self.actions_["prompt.send"], key, self.actions_["prompt.add"])
         self._bar_views()
-        self._refresh()
 
     def _show_sessions(self) -> None:
         self.sessions.set_sessions(self.models.kept_sessions.all)
@@ -366,8 +365,7 @@ class MainWindow(QMainWindow):
     # ---- appearance ----------------------------------------------------------------------------------------------
 
     def _on_selected(self, old: Selected, new: Selected) -> None:
-        """Update the check marks, and show the size of a newly dragged area in the status line."""
-        self._refresh()
+        """Show the size of a newly dragged area in the status line."""
         # of a file that is being opened, the place is known before its tokens
         is_dragged = new.area is not None and new.area != old.area and not self._is_placing
         if is_dragged and chosen_rows(self.models) is not None:
@@ -385,15 +383,6 @@ class MainWindow(QMainWindow):
         elif status.opened is None and status.step is not None:
             words += f" · step {thousands(status.step)}"
         self.setWindowTitle(f"{words} — KV Loupe")
-
-    def _refresh(self) -> None:
-        now = self.models.selection.now
-        self.actions_.check("view.keys", now.lens == "keys")
-        self.actions_.check("view.values", now.lens == "values")
-        self.actions_.check("view.change", now.change)
-        rows = chosen_rows(self.models)
-        for part in ("both", "keys", "values"):
-            self.actions_.check(f"edit.{part}", rows is not None and rows.part == part)
 
     @property
     def picture(self) -> View[Any]:

@@ -3,7 +3,6 @@ changed is approved (`approved/states/NAME.txt`): all of it in the usual state, 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from app.control import conditions
+from app.control.conditions import reasons
 from app.dialogs.export import export_of
 from app.kit.asking import Question
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
@@ -228,13 +227,9 @@ NEWS_IN = (
 
 
 def conditions_of(story: Story) -> list[str]:
-    """Why things are not possible, by the condition that says so; those of one argument."""
-    found = {
-        name: why(story.models)
-        for name, why in vars(conditions).items()
-        if name.startswith("needs_") and len(inspect.signature(why).parameters) == 1
-    }
-    return [f"{name}: {why}" for name, why in found.items() if why]
+    """What is not there that actions need, and why; without that of each runner and each edit."""
+    found = reasons(story.models).items()
+    return [f"{name}: {why}" for name, why in found if why and not name.startswith(("runner ", "pages ", "rows to "))]
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.control import conditions
+from app.control.conditions import reasons
 from app.models import Models
 from app.models.sequence_status import can_go_on
 from engine.spec.cache import CacheSpec, cache_preset
@@ -42,18 +42,18 @@ STATES: dict[str, dict[str, Any]] = {
     "a session": {"opened": replace(OPENED, has_rows=False, why_not="no room"), "sequences": (info(0),)},
 }
 EXPECTED: dict[str, dict[str, str]] = {
-    "needs_unfinished": {
+    "unfinished": {
         "no sequence": "send a prompt first", "both have": ENDED, "another one alone": STOPPED, "no model": UNLOADED,
         "a file": FILE, "a session": FILE,
     },
-    "needs_live": {"no model": UNLOADED, "a file": FILE, "a session": FILE},
-    "needs_model": {"no model": UNLOADED},
-    "needs_unloaded": dict.fromkeys(STATES, "the model is loaded") | {"no model": ""},
-    "needs_file": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": ""},
-    "needs_resumable": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": "no room"},
-    "needs_kept_rows": {"a session": "a session file has no K and V: go on with its model first"},
-    "needs_saveable": dict.fromkeys(("a file", "a session"), "this is an opened file, which is saved already"),
-    "needs_parameters": dict.fromkeys(STATES, "") | {"a file": FILE, "a session": FILE},
+    "live model": {"no model": UNLOADED, "a file": FILE, "a session": FILE},
+    "model": {"no model": UNLOADED},
+    "unloaded model": dict.fromkeys(STATES, "the model is loaded") | {"no model": ""},
+    "file": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": ""},
+    "resumable file": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": "no room"},
+    "kept rows": {"a session": "a session file has no K and V: go on with its model first"},
+    "saveable steps": dict.fromkeys(("a file", "a session"), "this is an opened file, which is saved already"),
+    "parameters": dict.fromkeys(STATES, "") | {"a file": FILE, "a session": FILE},
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def stood(models: Models) -> Models:
 def test_why_it_is_not_possible(stood: Models, name: str) -> None:
     for state, changed in STATES.items():
         stood.status.set(replace(samples.status(0), **changed))
-        assert getattr(conditions, name)(stood) == EXPECTED[name].get(state, ""), state
+        assert reasons(stood)[name] == EXPECTED[name].get(state, ""), state
 
 
 def test_what_can_go_on(stood: Models) -> None:
@@ -91,16 +91,15 @@ def test_what_can_go_on(stood: Models) -> None:
 def test_an_engine_that_is_gone_comes_before_everything(stood: Models) -> None:
     stood.status.lose_engine("gone")
     stood.selection.update(step=0, position=2)
-    of_more = {"needs_runner", "needs_paged_attention", "needs_whole_rows", "needs_evictable_rows"}
-    names = {name for name in vars(conditions) if name.startswith("needs_")} - of_more
+    names = set(reasons(stood))
     ways_to_look = {
-        "needs_step", "needs_history", "needs_past", "needs_here", "needs_steps", "needs_kept_rows", "needs_saveable",
-        "needs_comparison", "needs_matches", "needs_breakpoints", "needs_token", "needs_live_past", "needs_no_file",
-        "needs_left", "needs_parameters", "needs_cell", "needs_token_here", "needs_file", "needs_resumable",
-        "needs_unloaded",
+        "step", "history", "past step", "place ahead", "steps", "kept rows", "saveable steps",
+        "comparison", "matches", "breakpoints", "token", "live past", "no file",
+        "branch left", "parameters", "cell", "token to run to", "file", "resumable file",
+        "unloaded model",
     }  # fmt: skip
-    for name in sorted(names - ways_to_look):
-        assert getattr(conditions, name)(stood) == GONE, name
+    found = reasons(stood)
+    assert {name: found[name] for name in names - ways_to_look} == dict.fromkeys(names - ways_to_look, GONE)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_an_engine_that_is_gone_comes_before_everything(stood: Models) -> None:
 )
 def test_what_can_be_stopped(stood: Models, changed: dict[str, Any], why: str) -> None:
     stood.status.set(replace(samples.status(0), **changed))
-    assert conditions.needs_work(stood) == why
+    assert reasons(stood)["work"] == why
 
 
 @pytest.mark.parametrize(
@@ -130,21 +129,20 @@ def test_what_can_be_stopped(stood: Models, changed: dict[str, Any], why: str) -
 )
 def test_what_has_parameters(stood: Models, cache: CacheSpec, why: str) -> None:
     stood.status.set(samples.status(0, cache=cache))
-    assert conditions.needs_parameters(stood) == why
+    assert reasons(stood)["parameters"] == why
 
 
 def test_a_runner_is_refused_by_its_own_reason(stood: Models) -> None:
-    runner = RunnerState("eager", (("compiled", "no compiler"),), refused_pages=(("gather", "no pages"),))
+    runner = RunnerState("auto", (("compile", "no compiler"),), refused_pages=(("gather", "no pages"),))
     stood.status.set(replace(samples.status(0), runner=runner))
-    assert [conditions.needs_runner(name, stood) for name in ("eager", "compiled")] == ["", "no compiler"]
-    ways = [conditions.needs_paged_attention(name, stood) for name in ("auto", "gather")]
-    assert ways == ["", "no pages"]
+    assert [reasons(stood)[f"runner {name}"] for name in ("auto", "compile")] == ["", "no compiler"]
+    assert [reasons(stood)[f"pages {way}"] for way in ("auto", "gather")] == ["", "no pages"]
     stood.status.set(replace(samples.status(0), runner=runner, opened=OPENED))
-    assert conditions.needs_runner("compiled", stood) == FILE
+    assert reasons(stood)["runner compile"] == FILE
 
 
 def test_the_token_that_the_live_step_ends_with_is_no_place_to_run_to(stood: Models) -> None:
     stood.timeline.append([samples.step_record(1)])
     for position, why in ((None, "select a token first"), (2, ""), (4, "the live step ends with this token")):
         stood.selection.update(position=position)
-        assert conditions.needs_token_here(stood) == why
+        assert reasons(stood)["token to run to"] == why

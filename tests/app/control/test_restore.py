@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.control.conditions import needs_model, needs_step
+from app.control.conditions import reasons
 from app.draw.grid import TokenRange
 from app.kit.asking import Question
 from app.models.sequence_status import sequence_status
@@ -239,7 +239,8 @@ def test_the_banner_stays_whatever_is_pressed_and_nobody_is_asked(running: Shell
     lose(running, engine)
     running.intents.send(StopSequence(0))
     assert running.models.status.failure.startswith("The engine was killed")
-    assert needs_model(running.models) == needs_step(running.models) == "the engine is gone: restart it"
+    found = reasons(running.models)
+    assert found["model"] == found["step"] == "the engine is gone: restart it"
     running.intents.take(Question(Tokenize("typed while nobody counts")))
     assert not engine.of(Tokenize)
 

@@ -9,6 +9,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog
 
 from app.control.actions import declared_in
+from app.control.conditions import reasons
 from app.shell import Shell
 from engine.wire.events import Failed, StateChanged
 from tests.app import samples
@@ -28,12 +29,12 @@ def check_invariants(shell: Shell) -> None:
     assert now.position is None or 0 <= now.position < max(1, timeline.num_tokens(now.seq_id))
     assert 0 <= now.layer < samples.LAYERS
     assert 0 <= now.kv_head < samples.KV_HEADS
-    can = shell.window.picture.abilities
+    can, found = shell.window.picture.abilities, reasons(models)
     for action in declared_in(actions.menus):
         if action.name in ("view.reset", "view.zoom", "view.colors"):
             assert actions[action.name].isEnabled() == (action.name in can), action.name
         else:
-            why_not = action.needs(models) if action.needs is not None else ""
+            why_not = found[action.needs] if action.needs else ""
             assert actions[action.name].isEnabled() == (not why_not), action.name
             assert actions.reason(action.name) == why_not
     if timeline.latest is None:
