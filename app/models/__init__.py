@@ -15,7 +15,7 @@ from app.models.bookmarks import Bookmarks
 from app.models.breakpoints import Breakpoints
 from app.models.comparison import Comparison
 from app.models.draft import Draft
-from app.models.history import Branch, Edits, HistoryTree, MadeEdit, Token
+from app.models.history import Edits, HistoryTree, MadeEdit, Token
 from app.models.kept_sessions import KeptSession, KeptSessions, Recovery, UnclosedSession
 from app.models.logs import EvictionLog, PageFacts, PageLog, RowEviction
 from app.models.measurement import Measurements
@@ -26,7 +26,6 @@ from app.models.timeline import Timeline
 
 __all__ = [
     "Bookmarks",
-    "Branch",
     "Breakpoints",
     "Comparison",
     "Draft",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from PySide6.QtGui import (
     QPainterPath,
     QPaintEvent,
     QPen,
-    QPolygonF,
     QResizeEvent,
 )
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit
@@ -32,24 +31,13 @@ from app.kit.heatmap import paint_mark
 from app.kit.painting import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text, owner_color
 from app.kit.widgets import TellsPlaces
-from app.kit.words import branch_name, node_lines
-from app.models import Branch, Models
+from app.kit.words import MARK_WIDTH, branch_name, node_lines, paint_ribbon
+from app.models import Models
 from app.models.timeline import branch_text
+from engine.history.tree import Branch, TreeShape
 from engine.wire.tree import BranchBytes
 
 LEAST_GAP = 7.0  # least distance of two marks in pixels
-
-
-class BranchLine(Struct, frozen=True):
-    """A branch: its first and newest step and its number of steps. It begins after step `parent`, which is at `index`
-    of the branch that begins with `parent_first` (None and -1: it begins at the root)."""
-
-    first: int
-    tip: int
-    num_nodes: int
-    parent: int | None = None
-    parent_first: int | None = None
-    index: int = -1
 
 
 class BranchRow(Struct, frozen=True):
@@ -57,7 +45,7 @@ class BranchRow(Struct, frozen=True):
     steps have the depths `start` + 1 … `end`. `joint` equals `start` unless the parent branch itself has no row.
     `num_hidden` branches below it are hidden because it is folded."""
 
-    branch: BranchLine
+    branch: Branch
     row: int
     parent_row: int | None
     start: int
@@ -67,21 +55,22 @@ class BranchRow(Struct, frozen=True):
     is_folded: bool = False
 
 
-def branch_rows(lines: Iterable[BranchLine]) -> tuple[BranchRow, ...]:
+def branch_rows(tree: TreeShape) -> tuple[BranchRow, ...]:
     """A row for every branch. Branches that begin later have rows nearer to their parent's, so that no lines cross."""
-    begun: dict[int | None, list[BranchLine]] = {}
-    for line in lines:
-        begun.setdefault(line.parent_first, []).append(line)
+    begun: dict[int | None, list[tuple[int, int]]] = {}  # (index in the parent, first node negated) by the parent
+    for branch in tree.branches():
+        parent, index = branch.parent, -1
+        if parent is not None:
+            index, parent = tree.index_of(parent), tree.branch_of(parent).first
+        begun.setdefault(parent, []).append((index, -branch.first))
     rows: list[BranchRow] = []
     # the last of the list is next: the branch that begins last, or of several the oldest
-    waiting: list[tuple[BranchLine, int | None, int]] = [
-        (line, None, 0) for line in sorted(begun.get(None, ()), key=_order)
-    ]
+    waiting: list[tuple[int, int | None, int]] = [(-first, None, 0) for _, first in sorted(begun.get(None, ()))]
     while waiting:
-        line, parent_row, start = waiting.pop()
-        row = len(rows)
-        rows.append(BranchRow(line, row, parent_row, start, start + line.num_nodes, start))
-        waiting += [(child, row, start + child.index + 1) for child in sorted(begun.get(line.first, ()), key=_order)]
+        first, parent_row, start = waiting.pop()
+        row, branch = len(rows), tree.branch(first)
+        rows.append(BranchRow(branch, row, parent_row, start, start + branch.num_nodes, start))
+        waiting += [(-child, row, start + index + 1) for index, child in sorted(begun.get(first, ()))]
     return tuple(rows)
 
 
@@ -115,10 +104,6 @@ def with_rows(
     return tuple(replace(row, num_hidden=hidden.get(row.branch.first, 0)) for row in found)
 
 
-def _order(line: BranchLine) -> tuple[int, int]:
-    return line.index, -line.first
-
-
 class DepthAxis(Struct, frozen=True):
     """Depths on a horizontal axis: the root is at 0, the first step at 1."""
 
@@ -134,21 +119,16 @@ class DepthAxis(Struct, frozen=True):
         return round(1 + share * (max(self.deepest, 2) - 1))
 
 
-class RowMark(Struct, frozen=True):
-    """A mark for a change, at a place along a row."""
-
-    x: float
-    kind: MarkKind
+RowMark = tuple[float, MarkKind]  # a mark for a change, at a place along a row
 
 
 def thinned(marks: Sequence[RowMark]) -> list[RowMark]:
     """As many marks as fit beside each other, the more important ones first; sorted by place."""
     kept: list[RowMark] = []
     for kind in ORDER:
-        for mark in (mark for mark in marks if mark.kind == kind):
-            place = bisect_left(kept, mark.x, key=attrgetter("x"))
-            beside = kept[max(0, place - 1) : place + 1]
-            if all(abs(other.x - mark.x) >= LEAST_GAP for other in beside):
+        for mark in (mark for mark in marks if mark[1] == kind):
+            place = bisect_left(kept, mark[0], key=itemgetter(0))
+            if all(abs(other[0] - mark[0]) >= LEAST_GAP for other in kept[max(0, place - 1) : place + 1]):
                 kept.insert(place, mark)
     return kept
 
@@ -174,6 +154,8 @@ class Drawn(Struct, frozen=True):
     kept: tuple[BranchBytes, ...] = ()
     bookmarked: frozenset[int] = frozenset()
     origins: tuple[tuple[int, int], ...] = ()  # (live sequence, step that it was forked from)
+    why_not: str = ""  # why no step can be made live; empty if one can
+    kept_words: str = ""  # the memory for kept steps, and its limit
 
     @property
     def num_bytes(self) -> Mapping[int, BranchBytes]:
@@ -332,7 +314,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         history = self._models.history
         if self._shape != history.shape:
             self._shape = history.shape
-            self._all_rows = branch_rows(map(self.line, history.branches()))
+            self._all_rows = branch_rows(history)
             self.folded &= {row.branch.first for row in self._all_rows}
             self.drawn = drawn
             self.choose_rows()
@@ -401,17 +383,12 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     def _grow(self, branch: Branch) -> None:
         """Extend the row of the live branch, when nothing else has changed."""
-        number = self._row_of[branch.first]
-        line = self.line(branch)
-        self.rows = tuple(_grown(row, line) if row.row == number else row for row in self.rows)
-        self._all_rows = tuple(_grown(row, line) if row.branch.first == line.first else row for row in self._all_rows)
 
-    def line(self, branch: Branch) -> BranchLine:
-        history, parent = self._models.history, branch.parent
-        if parent is None:
-            return BranchLine(branch.first, branch.tip, branch.num_nodes)
-        parent_first, index = history.branch_of(parent).first, history.index_of(parent)
-        return BranchLine(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
+        def grown(row: BranchRow) -> BranchRow:
+            is_it = row.branch.first == branch.first
+            return replace(row, branch=branch, end=row.start + branch.num_nodes) if is_it else row
+
+        self.rows, self._all_rows = tuple(map(grown, self.rows)), tuple(map(grown, self._all_rows))
 
     @property
     def step(self) -> int | None:
@@ -483,13 +460,16 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         for row in self.rows[first:]:  # a line to a later row may begin above the visible part
             if row.parent_row is not None and row.parent_row <= last:
                 self._paint_parting(painter, row)
-        for row in shown:
+        self._paint_rows(painter, shown)
+        self._paint_pinned(painter)
+
+    def _paint_rows(self, painter: QPainter, rows: Sequence[BranchRow]) -> None:
+        for row in rows:
             self._paint_line(painter, row)
             self._paint_words(painter, row)
-        for row in shown:
+        for row in rows:
             self._paint_steps(painter, row)
             self._paint_marks(painter, row)  # painted last, as an edit may be the live step
-        self._paint_pinned(painter)
 
     def _paint_pinned(self, painter: QPainter) -> None:
         """Paint the live branch at the upper or lower edge, if its row is scrolled away."""
@@ -503,10 +483,7 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         painter.drawLine(QPointF(0, edge), QPointF(self._room.width(), edge))
         painter.save()
         painter.translate(0, round(top) - self._top(row.row))
-        self._paint_line(painter, row)
-        self._paint_words(painter, row)
-        self._paint_steps(painter, row)
-        self._paint_marks(painter, row)
+        self._paint_rows(painter, (row,))
         painter.restore()
 
     def _paint_ground(self, painter: QPainter, row: BranchRow) -> None:
@@ -567,42 +544,38 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         found: list[RowMark] = []
         for step in history.changed_of(row.branch.first):
             if (kind := kind_of(history.changes(step))) is not None:
-                found.append(RowMark(axis.x_of(row.start + history.index_of(step) + 1), kind))
+                found.append((axis.x_of(row.start + history.index_of(step) + 1), kind))
         middle = self._top(row.row) + ROW / 2
-        for mark in thinned(found):
-            paint_mark(painter, QPointF(mark.x, middle), mark.kind)
-        for step in self.drawn.bookmarked:
-            if step in history and history.branch_of(step).first == row.branch.first:
-                self._paint_bookmark(painter, self.point_of(step))
+        for x, kind in thinned(found):
+            paint_mark(painter, QPointF(x, middle), kind)
+        for step in self._on(row, self.drawn.bookmarked):
+            at = self.point_of(step)
+            paint_ribbon(painter, at.x() + MARK_WIDTH / 2, at.y() - 12)
 
-    def _paint_bookmark(self, painter: QPainter, at: QPointF) -> None:
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(current_theme().color("warning"))
-        x, y = at.x(), at.y()
-        corners = ((-3, -11), (3, -11), (3, -3), (0, -6), (-3, -3))
-        painter.drawPolygon(QPolygonF([QPointF(x + dx, y + dy) for dx, dy in corners]))
+    def _on(self, row: BranchRow, steps: Iterable[int | None]) -> list[int]:
+        """Those of some steps that are there still, and on the branch of a row."""
+        history, first = self._models.history, row.branch.first
+        there = (step for step in steps if step is not None and step in history)
+        return [step for step in there if history.branch_of(step).first == first]
 
     def _paint_steps(self, painter: QPainter, row: BranchRow) -> None:
         """Paint the end of the branch, and the live, selected and marked steps."""
-        theme, history = current_theme(), self._models.history
+        theme = current_theme()
         tip = QPointF(self._axis.x_of(row.end), self._top(row.row) + ROW / 2)
         painter.setPen(QPen(theme.color("muted"), 1.5))
         is_gone = bool(self.drawn.num_bytes) and self._is_let_go(row)
         painter.setBrush(theme.color("panel" if is_gone else "muted"))
         painter.drawEllipse(tip, 3, 3)
-        live = self.drawn.live
-        if live is not None and live in history and history.branch_of(live).first == row.branch.first:
+        for live in self._on(row, (self.drawn.live,)):
             painter.setPen(QPen(theme.color("panel"), 1.5))
             painter.setBrush(theme.color("accent"))
             painter.drawEllipse(self.point_of(live), 5.5, 5.5)
-        for step in (self.drawn.viewed, *self.marked):
-            if step is not None and step in history and history.branch_of(step).first == row.branch.first:
-                painter.setPen(QPen(theme.color("selected"), 2.0))
-                painter.setBrush(Qt.BrushStyle.NoBrush)
-                painter.drawEllipse(self.point_of(step), 6.5, 6.5)
-
-        for seq_id, step in self.drawn.origins:
-            if step in history and history.branch_of(step).first == row.branch.first:
+        for step in self._on(row, (self.drawn.viewed, *self.marked)):
+            painter.setPen(QPen(theme.color("selected"), 2.0))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawEllipse(self.point_of(step), 6.5, 6.5)
+        for seq_id, origin in self.drawn.origins:
+            for step in self._on(row, (origin,)):
                 self._paint_origin(painter, self.point_of(step), seq_id)
 
     def _paint_origin(self, painter: QPainter, at: QPointF, seq_id: int) -> None:
@@ -754,7 +727,3 @@ class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
         self.viewport().update()
-
-
-def _grown(row: BranchRow, line: BranchLine) -> BranchRow:
-    return replace(row, branch=line, end=row.start + line.num_nodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu
@@ -39,15 +38,7 @@ _MANY = 6  # from this number of branches on, the filter is shown
 _ALL_BUTTONS = 500  # pixels of the panel's width for all buttons to fit
 
 
-class BranchesState(Struct, frozen=True):
-    """The tree to draw, and why no step can be made live; empty if one can."""
-
-    drawn: Drawn
-    why_not: str
-    kept: str = ""  # the memory for kept steps, and its limit
-
-
-class BranchesView(View[BranchesState]):
+class BranchesView(View[Drawn]):
     """Signals: `named(first, name)`; `compared(OtherStep)`, show the comparison with it."""
 
     name = "branches"
@@ -104,7 +95,7 @@ class BranchesView(View[BranchesState]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> BranchesState | str:
+    def read(self) -> Drawn | str:
         history, now, status = self._models.history, self._models.selection.now, self._models.status
         if not len(history):
             return "Every step of the run stands here as a tree: send a prompt. " + INVITATION + "."
@@ -119,24 +110,26 @@ class BranchesView(View[BranchesState]):
         marked = frozenset(self._models.bookmarks.on_steps())
         found = [origin_of(self._models.timeline, info.seq_id) for info in status.now.sequences]
         origins = tuple((each.seq_id, each.step) for each in found if each is not None)
-        drawn = Drawn(history.version, history.live, viewed, now.seq_id, frozenset(path), kept, marked, origins)
-        return BranchesState(drawn, why_not, _kept_words(status.now))
+        return Drawn(
+            history.version, history.live, viewed, now.seq_id, frozenset(path), kept, marked, origins, why_not,
+            _kept_words(status.now),
+        )  # fmt: skip
 
-    def provenance(self, state: BranchesState) -> Provenance:
+    def provenance(self, state: Drawn) -> Provenance:
         return Provenance("recorded", "recorded", "every step that was taken, and every edit")
 
-    def show_state(self, state: BranchesState) -> None:
+    def show_state(self, state: Drawn) -> None:
         history = self._models.history
         if self._to_delete not in history:
             self._to_delete = None
-        self.tree.show_tree(state.drawn)
+        self.tree.show_tree(state)
         count, num_rows = self.tree.num_branches, len(self.tree.rows)
         self.seek.setVisible(count >= _MANY or bool(self.seek.text()))
         branches = counted(count, "branch", "branches")
         branches = branches if num_rows == count else f"{thousands(num_rows)} of {branches}"
         every = history.branches()
         numbers = step_numbers(every[0].first, max(branch.tip for branch in every))
-        self.set_detail(f"{branches} · {numbers}{state.kept}", branches)
+        self.set_detail(f"{branches} · {numbers}{state.kept_words}", branches)
         self._show_line()
 
     def _show_line(self) -> None:

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.models import Branch, HistoryTree, Models
+from app.models import HistoryTree, Models
 from app.models.timeline import branch_text, count_from, first_of_segment, steps_ahead
+from engine.history.tree import Branch
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Mask, Rows, Zero
 from engine.wire.events import NodeAdded
