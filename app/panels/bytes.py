@@ -3,7 +3,7 @@ steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -30,23 +30,7 @@ from app.models import Models
 from engine.spec.terms import Term
 from engine.wire.records import CacheBytes, LayerBytes, StepRecord
 
-FigureKey = Literal[
-    "predicted", "beyond_formula", "below_formula", "stored", "named", "unnamed", "reserved", "looking", "kept",
-    "weights", "other", "allocator", "rest", "process", "peak", "device",
-]  # fmt: skip
 BytesPart = Literal["stored", "reserved", "transient", "looking"]
-
-
-class LedgerLine(Struct, frozen=True):
-    """One line. `is_gap`: the difference between the lines around it; `is_within`: a part of the line above;
-    `num_bytes` None: unknown. `name` is the engine's name of a `named` gap."""
-
-    key: FigureKey
-    num_bytes: int | None
-    is_gap: bool = False
-    is_within: bool = False
-    name: str = ""
-    part: BytesPart | None = None
 
 
 class LayerBar(Struct, frozen=True):
@@ -55,81 +39,11 @@ class LayerBar(Struct, frozen=True):
     `pieces` split the stored bytes, from the bottom up: those of tokens, then those with a name of their own.
     """
 
-    layer: int
-    kind: str
-    stored: float
+    name: str
     reserved: float
     predicted: float
     pieces: tuple[float, ...]
     source: LayerBytes
-    name: str
-
-
-class LayerTable(Struct, frozen=True):
-    """Every layer in numbers. `names` are the columns between formula and reserved: `stored` parts, `reserved` ones,
-    then `transient` ones, which are in no sum: as they do not live at the same time, their maximum counts. Each row and
-    `total` have one number per column."""
-
-    names: tuple[tuple[str, BytesPart], ...]
-    rows: tuple[tuple[LayerBytes, tuple[int, ...]], ...]
-    total: tuple[int, ...]
-
-
-def ledger(held: CacheBytes) -> tuple[LedgerLine, ...]:
-    """The lines: predicted, stored, reserved, held for looking, allocator, process, and the differences between them.
-
-    stored + gaps = reserved; a gap without a name is a line of its own and never left out.
-    """
-    lines: list[LedgerLine] = [LedgerLine("predicted", held.predicted)]
-    difference = held.stored - held.predicted
-    if difference:
-        lines.append(LedgerLine("beyond_formula" if difference > 0 else "below_formula", difference, is_gap=True))
-    lines += [LedgerLine("stored", held.stored), *_named(held, "stored")]
-    room = _named(held, "reserved")
-    unnamed = held.reserved - held.stored - sum(entry.num_bytes or 0 for entry in room)
-    lines += room
-    if unnamed:
-        lines.append(LedgerLine("unnamed", unnamed, is_gap=True))
-    lines.append(LedgerLine("reserved", held.reserved))
-    copied = max(
-        (sum(gap.num_bytes for gap in layer.gaps if gap.part == "transient") for layer in held.layers), default=0
-    )
-    if copied:
-        name = next(gap.name for layer in held.layers for gap in layer.gaps if gap.part == "transient")
-        lines.append(LedgerLine("named", copied, name=name, part="transient"))
-    lines += [LedgerLine("looking", held.looking), *_named(held, "looking")]
-    lines += [LedgerLine("kept", held.kept, is_within=True)] if held.kept else []
-    lines += [LedgerLine("weights", held.weights)] if held.weights else []
-    return (*lines, *_memory(held))
-
-
-def _memory(held: CacheBytes) -> list[LedgerLine]:
-    """What allocator and process hold, and what of it is in no line above: workspace of forwards, and for a process the
-    program and its libraries. Then the peak since the step before, and the use of the device by all programs."""
-    known = held.reserved + held.looking + held.weights
-    lines: list[LedgerLine] = []
-    if held.allocator is not None:
-        lines.append(LedgerLine("other", held.allocator - known, is_gap=True))
-    elif held.process > known:
-        lines.append(LedgerLine("rest", held.process - known, is_gap=True))
-    # a process never holds 0 bytes: 0 is in records that were not measured, such as those of a foreign file
-    lines += [LedgerLine("allocator", held.allocator), LedgerLine("process", held.process or None)]
-    lines += [LedgerLine("peak", held.peak)] if held.peak is not None else []
-    return lines + ([LedgerLine("device", held.device)] if held.device is not None else [])
-
-
-def _named(held: CacheBytes, part: BytesPart) -> list[LedgerLine]:
-    """The gaps of a part by name, summed over layers, in the order in which layers name them."""
-    sums: dict[str, int] = {}
-    for gap in (gap for layer in held.layers for gap in layer.gaps if gap.part == part):
-        sums[gap.name] = sums.get(gap.name, 0) + gap.num_bytes
-    is_gap = part == "reserved"
-    return [LedgerLine("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
-
-
-def within(layers: Iterable[LayerBytes]) -> tuple[str, ...]:
-    """The names of stored bytes that are not numbers of tokens, in the order of a bar's pieces."""
-    return tuple(dict.fromkeys(gap.name for layer in layers for gap in layer.gaps if gap.part == "stored"))
 
 
 def layer_name(layer: LayerBytes, held: CacheBytes) -> str:
@@ -139,23 +53,27 @@ def layer_name(layer: LayerBytes, held: CacheBytes) -> str:
 
 
 def layer_bars(held: CacheBytes) -> tuple[LayerBar, ...]:
-    most = max((max(layer.reserved, layer.stored, layer.predicted) for layer in held.layers), default=0)
-    names = within(held.layers)
-    return tuple(_bar(layer, layer_name(layer, held), max(most, 1), names) for layer in held.layers)
+    most = max((max(layer.reserved, layer.stored, layer.predicted) for layer in held.layers), default=0) or 1
+    names = [name for name, part in named(held) if part == "stored"]
+    bars = []
+    for layer in held.layers:
+        parts = [_sum_of(layer, name, "stored") for name in names]
+        pieces = tuple(part / most for part in (layer.stored - sum(parts), *parts))
+        name = layer_name(layer, held)
+        bars.append(LayerBar(name, layer.reserved / most, layer.predicted / most, pieces, layer))
+    return tuple(bars)
 
 
-def _bar(layer: LayerBytes, name: str, most: int, names: tuple[str, ...]) -> LayerBar:
-    parts = [sum(gap.num_bytes for gap in layer.gaps if gap.name == name and gap.part == "stored") for name in names]
-    return LayerBar(
-        layer=layer.layer,
-        kind=layer.kind,
-        stored=layer.stored / most,
-        reserved=layer.reserved / most,
-        predicted=layer.predicted / most,
-        pieces=tuple(part / most for part in (layer.stored - sum(parts), *parts)),
-        source=layer,
-        name=name,
-    )
+def named(held: CacheBytes) -> tuple[tuple[str, BytesPart], ...]:
+    """All gaps by name and part: parts of what is stored, of what is reserved, then what is transient; each in the
+    order in which layers name them."""
+    order: tuple[BytesPart, ...] = ("stored", "reserved", "transient")
+    gaps = [gap for layer in held.layers for gap in layer.gaps]
+    return tuple(dict.fromkeys((gap.name, part) for part in order for gap in gaps if gap.part == part))
+
+
+def _sum_of(layer: LayerBytes, name: str, part: BytesPart) -> int:
+    return sum(gap.num_bytes for gap in layer.gaps if (gap.name, gap.part) == (name, part))
 
 
 class BarColors(Struct, frozen=True):
@@ -183,26 +101,6 @@ def paint_bars(
         at = max(0, height - round(height * bar.predicted) - 1)  # just above a bar of the same height
         column[at : at + max(1, gap // 4)] = colors.formula
     return pixels
-
-
-def layer_table(held: CacheBytes) -> LayerTable:
-    """Formula, stored with its parts, every named gap, reserved, and the transient bytes while attention runs."""
-    order: tuple[BytesPart, ...] = ("stored", "reserved", "transient")
-    names = tuple(
-        dict.fromkeys(
-            (gap.name, gap.part) for part in order for layer in held.layers for gap in layer.gaps if gap.part == part
-        )
-    )
-    rows = tuple((layer, _numbers(layer, names)) for layer in held.layers)
-    columns = [[numbers[i] for _, numbers in rows] for i in range(len(names) + 3)]
-    is_brief = [False, False, *(part == "transient" for _, part in names), False]
-    total = tuple(max(c, default=0) if brief else sum(c) for c, brief in zip(columns, is_brief, strict=True))
-    return LayerTable(names, rows, total)
-
-
-def _numbers(layer: LayerBytes, names: tuple[tuple[str, BytesPart], ...]) -> tuple[int, ...]:
-    gaps = {(gap.name, gap.part): gap.num_bytes for gap in layer.gaps}
-    return layer.predicted, layer.stored, *(gaps.get(name, 0) for name in names), layer.reserved
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -271,56 +169,112 @@ def formula_label(terms: Sequence[Term]) -> str:
     return f"formula {terms[0].symbols}" if len(terms) == 1 else f"formula, sum of {len(terms)}"
 
 
-def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
-    """The lines of the ledger, and the formula of the predicted bytes, filled in, below these. `is_shared`: sequences
-    share pages."""
-    words = {**_FIGURES, "predicted": (formula_label(held.terms), _FIGURES["predicted"][1])}
-    if is_shared:
-        words["below_formula"] = _SHARED
-    predicted, *others = (_line(entry, words) for entry in ledger(held))
-    return (predicted, *term_facts(held.terms), *others)
+class Figure(Struct, frozen=True):
+    """A line of the ledger: its label, what it counts, and its bytes; None: there is no such line; words: why there is
+    no number. `is_aside`: the difference between the lines around it, or a part of the one above. `parts`: the gaps
+    that are listed below it."""
+
+    label: str
+    tip: str
+    of: Callable[[CacheBytes], int | str | None]
+    role: TextRole = "text"
+    is_aside: bool = False
+    has_rule: bool = False
+    parts: tuple[BytesPart, ...] = ()
 
 
-# The figures of the ledger: label, and what it counts
-_FIGURES: dict[FigureKey, tuple[str, str]] = {
-    "predicted": ("predicted by formula", "What the rows take by the formula of this cache mode."),
-    "beyond_formula": ("stored beyond the formula", "Stored bytes that the formula does not have."),
-    "below_formula": ("left the window, or not kept", "Rows of the formula that have left the window or were evicted."),
-    "stored": ("stored in tensors", "Bytes of tensors that hold rows of tokens."),
-    "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
-    "reserved": ("reserved in storage", "All that the storage of the cache really holds."),
-    "looking": (
-        "kept by KV Loupe",
-        "What KV Loupe keeps to show and to go back; the cache itself does not need it.",
-    ),
-    "kept": ("checkpoints", "States of the cache that are kept so that a step can be gone on from."),
-    "weights": ("weights of the model", "The parameters of the model, in the memory of its device."),
-    "other": ("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards."),
-    "rest": ("the program itself", "What the process holds beyond the lines above: program and libraries."),
-    "allocator": ("held by the allocator", "Memory of the device that torch's allocator has taken."),
-    "process": ("process, resident", "Memory of the engine's process that is in RAM."),
-    "peak": ("peak since the step before", "The most that the allocator held at once during the step."),
-    "device": ("on the device, all programs", "Memory of the device in use, by all programs."),
-}
+def _unnamed(held: CacheBytes) -> int:
+    gaps = (gap.num_bytes for layer in held.layers for gap in layer.gaps if gap.part == "reserved")
+    return held.reserved - held.stored - sum(gaps)
+
+
+def _known(held: CacheBytes) -> int:
+    return held.reserved + held.looking + held.weights
+
+
+_BELOW = "left the window, or not kept"
+# stored + gaps = reserved; a gap without a name is a line of its own and never left out. Then what allocator and
+# process hold, and what of it is in no line above: workspace of forwards, and for a process the program and its
+# libraries. A process never holds 0 bytes: 0 is in records that were not measured, such as those of a foreign file.
+FIGURES = (
+    Figure("predicted by formula", "What the rows take by the formula of this cache mode.",
+           lambda held: held.predicted),
+    Figure("stored beyond the formula", "Stored bytes that the formula does not have.",
+           lambda held: max(held.stored - held.predicted, 0) or None, is_aside=True),
+    Figure(_BELOW, "Rows of the formula that have left the window or were evicted.",
+           lambda held: min(held.stored - held.predicted, 0) or None, is_aside=True),
+    Figure("stored in tensors", "Bytes of tensors that hold rows of tokens.", lambda held: held.stored,
+           parts=("stored", "reserved")),
+    Figure("⚠ without a name", "Reserved bytes that the program cannot explain: please report it.",
+           lambda held: _unnamed(held) or None, "bad", is_aside=True),
+    Figure("reserved in storage", "All that the storage of the cache really holds.", lambda held: held.reserved,
+           parts=("transient",)),
+    Figure("kept by KV Loupe", "What KV Loupe keeps to show and to go back; the cache itself does not need it.",
+           lambda held: held.looking, has_rule=True, parts=("looking",)),
+    Figure("of which checkpoints", "States of the cache that are kept so that a step can be gone on from.",
+           lambda held: held.kept or None, is_aside=True),
+    Figure("weights of the model", "The parameters of the model, in the memory of its device.",
+           lambda held: held.weights or None),
+    Figure("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards.",
+           lambda held: None if held.allocator is None else held.allocator - _known(held), is_aside=True),
+    Figure("the program itself", "What the process holds beyond the lines above: program and libraries.",
+           lambda held: held.process - _known(held) if held.allocator is None and held.process > _known(held) else None,
+           is_aside=True),
+    Figure("held by the allocator", "Memory of the device that torch's allocator has taken.",
+           lambda held: "cannot be asked here" if held.allocator is None else held.allocator, has_rule=True),
+    Figure("process, resident", "Memory of the engine's process that is in RAM.",
+           lambda held: held.process or "not recorded"),
+    Figure("peak since the step before", "The most that the allocator held at once during the step.",
+           lambda held: held.peak),
+    Figure("on the device, all programs", "Memory of the device in use, by all programs.", lambda held: held.device),
+)  # fmt: skip
 _SHARED = ("shared, stored once", "Rows that several sequences share: the formula counts them for each.")
 
 
-def _line(entry: LedgerLine, words: Mapping[FigureKey, tuple[str, str]]) -> Fact:
-    gap = gap_words(entry.name)
-    label, tip = words.get(entry.key, (gap.label, gap.tip))
-    if entry.is_within:
-        label = f"of which {label}"
-    if entry.part == "transient":
-        label = f"{label}, briefly"
-    if entry.num_bytes is None:
-        unknown = "not recorded" if entry.key == "process" else "cannot be asked here"
-        return Fact(label, unknown, role="muted", tip=tip)
-    size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
-    is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
-    sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""
-    role: TextRole = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
-    has_rule = entry.key in ("looking", "allocator")
-    return Fact(label, sign + thousands(entry.num_bytes), size, role, int(is_aside), has_rule=has_rule, tip=tip)
+def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
+    """The lines of the ledger, and the formula of the predicted bytes, filled in, below these. `is_shared`: sequences
+    share pages."""
+    lines: list[Fact] = []
+    for figure in FIGURES:
+        if (number := figure.of(held)) is None:
+            continue
+        label, tip = _SHARED if is_shared and figure.label == _BELOW else (figure.label, figure.tip)
+        if not lines:
+            label = formula_label(held.terms)
+        role = "muted" if isinstance(number, str) or (figure.is_aside and figure.role == "text") else figure.role
+        lines.append(_line(label, number, tip, role, is_aside=figure.is_aside, has_rule=figure.has_rule))
+        lines += term_facts(held.terms) if len(lines) == 1 else ()
+        lines += [line for part in figure.parts for line in _part_lines(held, part)]
+    return tuple(lines)
+
+
+def _part_lines(held: CacheBytes, part: BytesPart) -> list[Fact]:
+    """The gaps of a part by name, summed over layers; of transient bytes, which live one layer at a time, the most."""
+    sums: dict[str, int] = {}
+    for gap in (gap for layer in held.layers for gap in layer.gaps if gap.part == part):
+        before = sums.get(gap.name, 0)
+        sums[gap.name] = max(before, gap.num_bytes) if part == "transient" else before + gap.num_bytes
+    words = {"reserved": "{}", "transient": "{}, briefly"}.get(part, "of which {}")
+    return [
+        _line(words.format(gap_words(name).label), num_bytes, gap_words(name).tip, sign=_SIGNS[part], is_aside=True)
+        for name, num_bytes in sums.items()
+    ]
+
+
+def _line(
+    label: str,
+    number: int | str,
+    tip: str,
+    role: TextRole = "muted",
+    sign: str = "",
+    *,
+    is_aside: bool = False,
+    has_rule: bool = False,
+) -> Fact:
+    if isinstance(number, str):
+        return Fact(label, number, role=role, tip=tip)
+    size = byte_size(number) if abs(number) >= 1024 else ""
+    return Fact(label, sign + thousands(number), size, role, int(is_aside), has_rule=has_rule, tip=tip)
 
 
 _TIPS = {
@@ -329,35 +283,40 @@ _TIPS = {
     "transient": "lives only while the layer's attention runs: in no sum",
     "looking": "",
 }
-_SIGNS = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
+_SIGNS = {"": "", "stored": "", "reserved": "+", "transient": "~", "looking": ""}
 
 Cells = tuple[tuple[ColumnHead, ...], tuple[tuple[TableCell, ...], ...]]
 
 
 def layer_cells(held: CacheBytes) -> Cells:
-    """(heads, rows) of the table of layers: formula, stored with its parts, every gap, and reserved. Each row adds
-    up."""
-    table = layer_table(held)
+    """(heads, rows) of the table of layers: formula, stored with its parts, every gap, and reserved. Each row adds up,
+    but for transient bytes, which are in no sum: as they do not live at the same time, their maximum counts."""
+    gaps = named(held)
     heads = (
         ColumnHead("layer", "the layer and its kind; point at it for its sum", is_words=True),
         ColumnHead("formula", "what the rows kept take by formula"),
         ColumnHead("stored", "in tensors, for rows that hold tokens"),
-        *(_gap_head(gap_words(name), part) for name, part in table.names),
+        *(_gap_head(gap_words(name), part) for name, part in gaps),
         ColumnHead("reserved", "what storage really holds"),
     )
-    signs = ["", "", *(_SIGNS[part] for _, part in table.names), ""]
-    quiet: list[TextRole] = ["muted"] * len(table.names)
-    roles: list[TextRole] = ["muted", "text", *quiet, "text"]
+    numbers = [(one.predicted, one.stored, *(_sum_of(one, *gap) for gap in gaps), one.reserved) for one in held.layers]
+    parts = ("", "", *(part for _, part in gaps), "")
 
-    def cells(numbers: Sequence[int]) -> tuple[TableCell, ...]:
+    def cells(row: Sequence[int]) -> tuple[TableCell, ...]:
+        quiet = (True, False, *(True for _ in gaps), False)
         return tuple(
-            TableCell(f"{sign}{thousands(n)}" if n else "·", role if n else "muted")
-            for n, sign, role in zip(numbers, signs, roles, strict=True)
+            TableCell(f"{_SIGNS[part]}{thousands(n)}" if n else "·", "muted" if is_quiet or not n else "text")
+            for n, part, is_quiet in zip(row, parts, quiet, strict=True)
         )
 
-    rows = [(TableCell(_layer_name(layer, held), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
+    rows = [
+        (TableCell(_layer_name(layer, held), tip=layer_words(layer)), *cells(row))
+        for layer, row in zip(held.layers, numbers, strict=True)
+    ]
     if len(rows) > 1:
-        rows.insert(0, (TableCell("all", is_bold=True), *cells(table.total)))
+        columns = zip(*numbers, strict=True)
+        total = [(max if part == "transient" else sum)(c) for part, c in zip(parts, columns, strict=True)]
+        rows.insert(0, (TableCell("all", is_bold=True), *cells(total)))
     return heads, tuple(rows)
 
 

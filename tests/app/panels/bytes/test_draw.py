@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from app.kit.facts import Fact
 from app.panels import bytes as ledger
 from app.panels import timings
 from app.panels.bytes import layer_cells
@@ -17,16 +18,21 @@ def table(*totals: float) -> timings.Millis:
     return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
 
 
+def lines_of(held: CacheBytes) -> dict[str, Fact]:
+    return {fact.label: fact for fact in ledger.ledger_lines(held, is_shared=False)}
+
+
+def number(fact: Fact) -> int:
+    return int(fact.text.lstrip("+~").replace(",", "").replace("−", "-"))
+
+
 def test_the_ledger_adds_up_and_names_every_gap() -> None:
-    held = samples.cache_bytes(40, reserved_tokens=64)
-    lines = {entry.key: entry for entry in ledger.ledger(held)}
-    assert lines["stored"].num_bytes + lines["named"].num_bytes == lines["reserved"].num_bytes
-    assert lines["named"].is_gap
-    assert lines["named"].name == "room to grow"
-    assert "unnamed" not in lines
-    assert lines["allocator"].num_bytes is None
-    assert "other" not in lines
-    assert "beyond_formula" not in lines
+    lines = lines_of(samples.cache_bytes(40, reserved_tokens=64))
+    room = lines["room to grow"]
+    assert number(lines["stored in tensors"]) + number(room) == number(lines["reserved in storage"])
+    assert (room.text[0], room.role, room.indent) == ("+", "muted", 1)
+    assert lines["held by the allocator"].text == "cannot be asked here"
+    assert lines.keys().isdisjoint({"⚠ without a name", "other: workspace", "stored beyond the formula"})
 
 
 def test_a_difference_to_the_formula_is_told_with_its_sign() -> None:
@@ -34,29 +40,31 @@ def test_a_difference_to_the_formula_is_told_with_its_sign() -> None:
     dropped = replace(
         held, layers=tuple(replace(layer, stored=layer.stored // 2) for layer in held.layers), allocator=10**9
     )
-    lines = {entry.key: entry.num_bytes for entry in ledger.ledger(dropped)}
-    assert lines["below_formula"] == dropped.stored - dropped.predicted < 0
-    assert lines["other"] == 10**9 - dropped.reserved - dropped.looking
+    lines = lines_of(dropped)
+    assert number(lines["left the window, or not kept"]) == dropped.stored - dropped.predicted < 0
+    assert number(lines["other: workspace"]) == 10**9 - dropped.reserved - dropped.looking
+    assert "stored beyond the formula" not in lines
 
 
 def test_bytes_without_a_name_are_listed_too() -> None:
     held = samples.cache_bytes(40, reserved_tokens=64)
     bare = replace(held, layers=tuple(replace(layer, gaps=()) for layer in held.layers))
-    lines = {entry.key: entry.num_bytes for entry in ledger.ledger(bare)}
-    assert lines["unnamed"] == bare.reserved - bare.stored
+    unnamed = lines_of(bare)["⚠ without a name"]
+    assert (number(unnamed), unnamed.role) == (bare.reserved - bare.stored, "bad")
 
 
 def test_who_is_in_memory_adds_up_to_what_allocator_or_process_hold() -> None:
     layer = LayerBytes(0, "full", 100, 100, 150, (ByteGap("room to grow", 50, "reserved"),))
     held = CacheBytes((layer,), 20, 5000, None, weights=1000, kept=8, peak=6000, device=9000)
-    lines = {entry.key: entry for entry in ledger.ledger(held)}
-    assert (lines["kept"].num_bytes, lines["kept"].is_within) == (8, True)
-    assert lines["rest"].num_bytes == 5000 - 150 - 20 - 1000
-    assert "other" not in lines
-    assert (lines["peak"].num_bytes, lines["device"].num_bytes) == (6000, 9000)
-    on_gpu = {entry.key: entry for entry in ledger.ledger(replace(held, allocator=1500))}
-    assert on_gpu["other"].num_bytes == 1500 - 150 - 20 - 1000
-    assert "rest" not in on_gpu
+    lines = lines_of(held)
+    assert number(lines["of which checkpoints"]) == 8
+    assert number(lines["the program itself"]) == 5000 - 150 - 20 - 1000
+    assert "other: workspace" not in lines
+    assert number(lines["peak since the step before"]) == 6000
+    assert number(lines["on the device, all programs"]) == 9000
+    on_gpu = lines_of(replace(held, allocator=1500))
+    assert number(on_gpu["other: workspace"]) == 1500 - 150 - 20 - 1000
+    assert "the program itself" not in on_gpu
     table = layer_cells(replace(held, layers=(replace(layer, device="cuda:1"),)))
     assert table[1][0][0].text == "L0 full · cuda:1"
 
@@ -70,15 +78,16 @@ def test_parts_of_other_lines_and_brief_peaks_enter_no_sum() -> None:
     )
     layer = LayerBytes(0, "full", 100, 100, 150, gaps)
     held = CacheBytes((layer, replace(layer, layer=1)), looking=14, process=10**6, allocator=None)
-    lines = {entry.name or entry.key: entry for entry in ledger.ledger(held)}
-    assert (lines["scales and offsets"].num_bytes, lines["scales and offsets"].is_within) == (60, True)
-    assert lines["dequantised copy"].num_bytes == 999, "one layer at a time"
-    assert lines["rows kept for going back"].is_within
-    assert lines["stored"].num_bytes + lines["room to grow"].num_bytes == lines["reserved"].num_bytes
-    table = ledger.layer_table(held)
-    assert [name for name, _ in table.names] == ["scales and offsets", "room to grow", "dequantised copy"]
-    assert table.rows[1][1] == (100, 100, 30, 50, 999, 150)
-    assert table.total == (200, 200, 60, 100, 999, 300)
+    lines = lines_of(held)
+    assert number(lines["of which scales and offsets"]) == 60
+    assert lines["dequantised copy, briefly"].text == "~999", "one layer at a time"
+    assert number(lines["of which for going back"]) == 14
+    room = number(lines["room to grow"])
+    assert number(lines["stored in tensors"]) + room == number(lines["reserved in storage"])
+    heads, (total, _, second) = layer_cells(held)
+    assert [head.text for head in heads[3:-1]] == ["scales", "room", "copy"]
+    assert [cell.text for cell in second[1:]] == ["100", "100", "30", "+50", "~999", "150"]
+    assert [cell.text for cell in total[1:]] == ["200", "200", "60", "+100", "~999", "300"]
     (bar, _) = ledger.layer_bars(held)
     assert bar.pieces == pytest.approx((70 / 150, 30 / 150))
 
@@ -86,7 +95,7 @@ def test_parts_of_other_lines_and_brief_peaks_enter_no_sum() -> None:
 def test_layer_bars_are_shares_of_the_largest() -> None:
     bars = ledger.layer_bars(samples.cache_bytes(32, reserved_tokens=64))
     assert {bar.reserved for bar in bars} == {1.0}
-    assert {bar.stored for bar in bars} == {0.5}
+    assert {sum(bar.pieces) for bar in bars} == {0.5}
     assert ledger.layer_bars(replace(samples.cache_bytes(1), layers=())) == ()
 
 
