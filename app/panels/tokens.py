@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import Struct
-from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QRectF, QSize, Qt, Signal
+from msgspec import Struct, field
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
     QColor,
@@ -21,26 +21,27 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QPushButton, QScrollBar, QSizePolicy, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QPushButton, QScrollBar
 
 from app.draw.edited import EditedRows, at
 from app.draw.format import decimal, shortened, thousands, visible
+from app.kit.bars import ColorKey, ColorName
 from app.kit.heatmap import edits_shown
 from app.kit.painting import TextPainter, ghost_brush
 from app.kit.provenance import Holders, holders_of
 from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, STEPS, pictures
-from app.kit.theme import Theme, Themed, current_theme, font_fixed, font_text
+from app.kit.theme import Theme, Themed, current_theme, font_fixed
 from app.kit.view import View
-from app.kit.widgets import Opaque, TellsPlaces, column, connect_all
+from app.kit.widgets import TellsPlaces, column, connect_all
 from app.kit.words import origin_words, paint_ribbon, tip_lines
-from app.models import Models, Selected, Token
+from app.models import Models, Token
 from app.models.pictures import WALL
 from app.models.places import num_source
 from app.models.sequence_status import after_edit
 from engine.history.state import num_shared
 from engine.spec.bookmark import Bookmark
 from engine.spec.edit import Rows
-from engine.wire.records import SequenceStep, has_chosen
+from engine.wire.records import has_chosen
 
 GAP = 1.0
 
@@ -126,8 +127,8 @@ class ChipLayout:
 class Chips(Struct, frozen=True):
     """The tokens in the cache; the text of the chosen one that is not computed yet; the selected position; which heads
     still hold each token (None: every head of every layer); whether surprisals are still to come; the selected range;
-    the edits; the bookmarks; the ids of special tokens, which are no text; and how many tokens, the first ones, an
-    encoder read."""
+    the edits; the bookmarks by step and position; the ids of special tokens, which are no text; and how many tokens,
+    the first ones, an encoder read."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None
@@ -136,7 +137,7 @@ class Chips(Struct, frozen=True):
     awaits_surprisal: bool = False
     area: tuple[int, int] | None = None
     edited: tuple[EditedRows, ...] = ()
-    noted: tuple[Bookmark, ...] = ()
+    noted: Mapping[tuple[int, int], Bookmark] = field(default_factory=dict)
     special: frozenset[int] = frozenset()
     num_source: int = 0
 
@@ -157,42 +158,31 @@ class Chips(Struct, frozen=True):
         starts = token.position == self.num_source if self.num_source else not token.is_prompt
         return index > 0 and starts and self.tokens[index - 1].is_prompt
 
-
-def token_words(
-    token: Token,
-    held: Holders | None,
-    edited: Sequence[EditedRows],
-    noted: Bookmark | None,
-    *,
-    num_source: int,
-    is_special: bool = False,
-    is_start: bool = False,
-) -> str:
-    """All about a token, in lines, and what its marks mean. `held` tells which heads hold its row, if some evicted
-    theirs; the encoder read the first `num_source` tokens; `is_start`: it is the first generated one."""
-    lines = [
-        f"“{shortened(visible(token.text[:400]), 200)}”",
-        f"token {token.id_text} · position {thousands(token.position)} · step {thousands(token.step)}",
-    ]
-    if token.position < num_source:
-        lines.append("source: read by the encoder, its rows are in the cross layers")
-    elif token.position == num_source > 0:
-        lines.append("the decoder starts from it")
-    elif token.surprisal is not None:
-        lines.append(f"surprisal {decimal(token.surprisal)} nats")
-    else:
-        lines.append(f"surprisal: {token.no_surprisal}")
-    if token.forced:
-        lines.append("forced, not chosen by the model")
-    if is_special:
-        lines.append("framed: a special token of the model, no text")
-    if is_start and token.position != num_source:
-        lines.append("bar before it: the first token after the prompt")
-    if held is not None and token.position < len(held.heads):
-        lines.append(held.words(token.position))
-    for one in at(edited, token.position):
-        lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
-    return "\n".join((*lines, *tip_lines(noted)))
+    def words(self, token: Token) -> str:
+        """All about a token, in lines, and what its marks mean."""
+        lines = [
+            f"“{shortened(visible(token.text[:400]), 200)}”",
+            f"token {token.id_text} · position {thousands(token.position)} · step {thousands(token.step)}",
+        ]
+        if token.position < self.num_source:
+            lines.append("source: read by the encoder, its rows are in the cross layers")
+        elif token.position == self.num_source > 0:
+            lines.append("the decoder starts from it")
+        elif token.surprisal is not None:
+            lines.append(f"surprisal {decimal(token.surprisal)} nats")
+        else:
+            lines.append(f"surprisal: {token.no_surprisal}")
+        if token.forced:
+            lines.append("forced, not chosen by the model")
+        if token.token_id in self.special:
+            lines.append("framed: a special token of the model, no text")
+        if token.position < len(self.tokens) and self.is_start(token.position) and token.position != self.num_source:
+            lines.append("bar before it: the first token after the prompt")
+        if self.holders is not None and token.position < len(self.holders.heads):
+            lines.append(self.holders.words(token.position))
+        for one in at(self.edited, token.position):
+            lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
+        return "\n".join((*lines, *tip_lines(self.noted.get((token.step, token.position)))))
 
 
 # The surprisal in nats of the strongest colour; e^-7 is one in a thousand.
@@ -200,7 +190,7 @@ FULL_SURPRISAL = 7.0
 LEAST = 0.35
 # Opacity of the colour over the background: more would leave less than 4.5 : 1 contrast to the text in the dark theme.
 FAINTEST, STRONGEST = 0.08, 0.46
-BARS, BAR_WIDTH, BAR_HEIGHT, KEY_GAP = 7, 5, 10, 5
+KEY_WIDTH = 100
 
 
 def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
@@ -211,71 +201,23 @@ def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
     return theme.color("signed_positive", round((FAINTEST + (STRONGEST - FAINTEST) * share) * 255))
 
 
-class SurprisalKey(Opaque, QWidget):
-    """A colour gradient between two numbers, for a panel's title strip."""
+class SurprisalKey(ColorKey):
+    """The colours of surprisal between two numbers, for a panel's title strip."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._painter = TextPainter(font_text(10.5))
-        self._words = ("0", f"{FULL_SURPRISAL:g}+ nats")
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.set_background("title_strip")
+        self.setFixedWidth(KEY_WIDTH)
+
+    def show_colors(self) -> None:
+        """Show the colours of the present theme."""
+        faintest, strongest = (surprisal_color(current_theme(), at) for at in (LEAST, FULL_SURPRISAL))
+        assert faintest is not None
+        assert strongest is not None
+        ends = (color.name(QColor.NameFormat.HexArgb) for color in (faintest, strongest))
+        self.show_keys((ColorName(next(ends), f"0 … {FULL_SURPRISAL:g}+ nats", next(ends)),))
         self.setToolTip("Surprisal of a token: minus the logarithm of the probability that it had")
         self.setAccessibleName(f"Colours of surprisal, from 0 to {FULL_SURPRISAL:g} nats and more")
-        self.set_background("title_strip")
-
-    def sizeHint(self) -> QSize:
-        words = sum(self._painter.width(word) for word in self._words)
-        return QSize(round(words) + BARS * BAR_WIDTH + 2 * KEY_GAP, 16)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        self.fill_background(painter)
-        painter.setPen(current_theme().color("muted"))
-        middle = self.height() / 2
-        self._painter.left(painter, 0, middle, self._words[0])
-        left = self._painter.width(self._words[0]) + KEY_GAP
-        painter.setPen(Qt.PenStyle.NoPen)
-        for bar in range(BARS):
-            color = surprisal_color(current_theme(), FULL_SURPRISAL * (bar + 0.5) / BARS)
-            if color is not None:
-                painter.fillRect(QRectF(left + bar * BAR_WIDTH, middle - BAR_HEIGHT / 2, BAR_WIDTH, BAR_HEIGHT), color)
-        painter.setPen(current_theme().color("muted"))
-        self._painter.left(painter, left + BARS * BAR_WIDTH + KEY_GAP, middle, self._words[1])
-
-
-FOOT = 2.5  # distance in pixels of a forced token's line from the lower edge
-
-
-def paint_source(painter: QPainter, chip: QRectF) -> None:
-    """Paint the background of a token that the encoder read."""
-    painter.fillRect(chip.adjusted(0, 0.5, 1, -0.5), current_theme().color("page_shared", 60))
-
-
-def paint_marks(
-    painter: QPainter, chip: QRectF, padding: float, *, is_special: bool, is_forced: bool, is_first: bool
-) -> None:
-    """Paint marks below the text: a square frame for a special token, a line below a forced one, a bar before the first
-    generated one."""
-    accent = current_theme().color("accent")
-    if is_special:
-        painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.setPen(QPen(accent, 1))
-        painter.drawRect(chip.adjusted(0.5, 1.5, -0.5, -1.5))
-    if is_forced:
-        foot = QRectF(chip.left() + padding, chip.bottom() - FOOT, chip.width() - 2 * padding, 1.5)
-        painter.fillRect(foot, accent)
-    if is_first:
-        painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), accent)
-
-
-def paint_edited(painter: QPainter, chip: QRectF, found: Sequence[EditedRows]) -> None:
-    """Paint a line above an edited token; one that is masked from attention is also struck through."""
-    if not found:
-        return
-    color = current_theme().color("edited")
-    painter.fillRect(QRectF(chip.left() + 1, chip.top() - 0.5, chip.width() - 2, 2), color)
-    if any(one.is_hidden for one in found):
-        painter.fillRect(QRectF(chip.left() + 1, chip.center().y() - 0.5, chip.width() - 2, 1.5), color)
 
 
 EDGE = 6
@@ -354,6 +296,7 @@ ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
 PADDING = 3.0
 MAX_CHARS = 48
+FOOT = 2.5  # distance in pixels of a forced token's line from the lower edge
 # Height of the hatch at the bottom of a token's chip when heads have evicted its row; the text stays readable.
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
@@ -370,7 +313,6 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         super().__init__()
         self.chips = Chips()
         self._layout = ChipLayout()
-        self._noted: dict[tuple[int, int], Bookmark] = {}
         self._hatch: QBrush | None = None
         self._pressed: int | None = None  # index of the token on which the mouse was pressed
         self._is_dragging = False
@@ -388,15 +330,11 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     def show_chips(self, chips: Chips) -> None:
         """Show a state; lays out and paints only the chips that changed."""
         old, self.chips = self.chips, chips
-        self._noted = {(one.target.step, one.target.position): one for one in chips.noted}  # type: ignore[union-attr]
         if chips.tokens is not old.tokens or chips.pending != old.pending:
             self._take_tokens(old.tokens, chips.tokens)
         have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # replaced or filled in
-        if have_values or chips.holders != old.holders:
-            self.viewport().update()
-        if (chips.area, chips.edited, chips.noted, chips.num_source) != (
-            old.area, old.edited, old.noted, old.num_source,
-        ):  # fmt: skip
+        marks = [(one.holders, one.area, one.edited, one.noted, one.num_source) for one in (chips, old)]
+        if have_values or marks[0] != marks[1]:
             self.viewport().update()
         if chips.selected != old.selected:
             self._describe()
@@ -496,14 +434,24 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
         if evicted > 0:
             self._paint_ghost(painter, chip, evicted)
         if token.position < self.chips.num_source:
-            paint_source(painter, chip)
-        is_special = token.token_id in self.chips.special
-        is_first = self.chips.is_start(index)
-        paint_marks(painter, chip, PADDING, is_special=is_special, is_forced=token.forced, is_first=is_first)
+            painter.fillRect(chip.adjusted(0, 0.5, 1, -0.5), theme.color("page_shared", 60))
+        if token.token_id in self.chips.special:  # a square frame
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(QPen(theme.color("accent"), 1))
+            painter.drawRect(chip.adjusted(0.5, 1.5, -0.5, -1.5))
+        if token.forced:  # a line below the text
+            foot = QRectF(chip.left() + PADDING, chip.bottom() - FOOT, chip.width() - 2 * PADDING, 1.5)
+            painter.fillRect(foot, theme.color("accent"))
+        if self.chips.is_start(index):  # a bar before the first generated one
+            painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), theme.color("accent"))
         painter.setPen(theme.color("text" if evicted < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
-        paint_edited(painter, chip, at(self.chips.edited, token.position))
-        if (token.step, token.position) in self._noted:
+        if edited := at(self.chips.edited, token.position):  # a line above it; masked from attention: struck through
+            painter.fillRect(QRectF(chip.left() + 1, chip.top() - 0.5, chip.width() - 2, 2), theme.color("edited"))
+            if any(one.is_hidden for one in edited):
+                middle = QRectF(chip.left() + 1, chip.center().y() - 0.5, chip.width() - 2, 1.5)
+                painter.fillRect(middle, theme.color("edited"))
+        if (token.step, token.position) in self.chips.noted:
             paint_ribbon(painter, chip.right() - 1, chip.top() - 2, 0.85)
         if self.chips.is_outlined(token.position):
             painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -597,17 +545,7 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     def tip_at(self, place: QPoint) -> str:
         index = self.index_at(place)
-        return "" if index is None else self.words(self.chips.tokens[index])
-
-    def words(self, token: Token) -> str:
-        """Describe a token, in several lines."""
-        noted = self._noted.get((token.step, token.position))
-        chips = self.chips
-        is_start = token.position < len(chips.tokens) and chips.is_start(token.position)
-        return token_words(
-            token, chips.holders, chips.edited, noted, num_source=chips.num_source,
-            is_special=token.token_id in chips.special, is_start=is_start,
-        )  # fmt: skip
+        return "" if index is None else self.chips.words(self.chips.tokens[index])
 
     def _reveal(self) -> None:
         selected = self.chips.selected
@@ -624,7 +562,9 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     def _describe(self) -> None:
         """Set the accessible description to that of the selected token; empty if none is selected."""
         index, tokens = self.chips.selected, self.chips.tokens
-        self.setAccessibleDescription(self.words(tokens[index]) if index is not None and index < len(tokens) else "")
+        self.setAccessibleDescription(
+            self.chips.words(tokens[index]) if index is not None and index < len(tokens) else ""
+        )
 
 
 _KEYS = frozenset({
@@ -704,24 +644,20 @@ class TokensPanel(View[Chips]):
                 return "Tokens appear here once a model is loaded and a prompt is sent."
             return "Send the prompt: its tokens appear here, one chip each."
         part = self._models.timeline.part(now.seq_id, now.step)
-        if part is not None and (found := after_edit(self._models, part, self._newest_of(now))) is not None:
+        computed = self._models.timeline.newest_of(now.seq_id, now.step)
+        if part is not None and computed is not None and (found := after_edit(self._models, part, computed.step)):
             part = found[1]
-        pending = pending_text(part) if part is not None else None
+        pending = part.sampled_text if part is not None and has_chosen(part) else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
         area = None if now.area is None else (now.area.start, now.area.stop)
         if area == (0, len(tokens)):  # an area of all tokens selects heads, not tokens
             area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
-        noted = tuple(self._models.bookmarks.on_tokens(now.seq_id).values())
+        noted = self._models.bookmarks.on_tokens(now.seq_id)
         model = self._models.status.now.model
         special = frozenset(model.special_ids) if model is not None else frozenset()
         source = num_source(self._models)
         return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special, source)
-
-    def _newest_of(self, now: Selected) -> int:
-        """The step that computed the sequence last; -1 if there is none."""
-        record = self._models.timeline.newest_of(now.seq_id, now.step)
-        return record.step if record is not None else -1
 
     def show_state(self, state: Chips) -> None:
         words = brief = "surprisal"
@@ -741,6 +677,7 @@ class TokensPanel(View[Chips]):
         tip += [TIPS["source"]] if state.num_source else []
         self.set_detail(words, brief, "\n".join(tip))
         self.canvas.show_chips(state)
+        self._key.show_colors()
         self._fit_key()
 
     def show_nothing(self, why: str) -> None:
@@ -798,8 +735,3 @@ class TokensPanel(View[Chips]):
             self.message.emit(f"“{visible(wanted[:80])}” is not in the tokens")
             return
         self._models.selection.update(position=tokens[bisect_right(starts, place) - 1].position)
-
-
-def pending_text(part: SequenceStep) -> str | None:
-    """The text of the token that was chosen to follow; None if there is none."""
-    return part.sampled_text if has_chosen(part) else None

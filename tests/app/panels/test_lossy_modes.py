@@ -91,7 +91,7 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     facts = window.inspector.facts.text()
     assert f"evicted at step {record.step}" in facts
     assert "held by" in facts
-    tip = window.tokens.canvas.words(models.timeline.tokens(0)[position])
+    tip = window.tokens.canvas.chips.words(models.timeline.tokens(0)[position])
     assert "of 24 heads" in tip
     assert "of 6 layers" in tip
     # the newest query still looked at what went after it

@@ -57,8 +57,8 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
 
     assert tokens.canvas.chips.num_source == SOURCE
     assert [token.token_id for token in tokens.canvas.chips.tokens[: SOURCE + 1]] == [5, 6, 7, 8, 9, 10, 2]
-    assert "read by the encoder" in tokens.canvas.words(tokens.canvas.chips.tokens[SOURCE - 1])
-    assert "the decoder starts from it" in tokens.canvas.words(tokens.canvas.chips.tokens[SOURCE])
+    assert "read by the encoder" in tokens.canvas.chips.words(tokens.canvas.chips.tokens[SOURCE - 1])
+    assert "the decoder starts from it" in tokens.canvas.chips.words(tokens.canvas.chips.tokens[SOURCE])
 
     layout = wall.canvas.layout_now
     assert layout is not None

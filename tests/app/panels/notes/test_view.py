@@ -126,14 +126,14 @@ def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) ->
     token = models.timeline.tokens(0)[-1]
     put(desk, Bookmark(OnToken(token.step, 0, token.position), "the road that was taken"))
     assert desk.window.tokens.canvas.chips.noted
-    assert "the road that was taken" in desk.window.tokens.canvas.words(token)
+    assert "the road that was taken" in desk.window.tokens.canvas.chips.words(token)
     desk.intents.send(GoTo(5))
     desk.wait_until_idle(lambda: models.history.live == 5)
     desk.steps(4)
     other = models.timeline.token(0, token.position)
     assert other is not None
     assert other.step != token.step
-    assert "the road that was taken" not in desk.window.tokens.canvas.words(other)
+    assert "the road that was taken" not in desk.window.tokens.canvas.chips.words(other)
     row = desk.window.notes.table.cells.rows[0]
     assert row[1].text.endswith("another branch")
     live = models.history.live

@@ -126,7 +126,7 @@ def test_token_texts_are_inert_everywhere(running: Shell) -> None:
     def shown() -> list[str]:
         window.grab()
         told = [words for widget in window.findChildren(QWidget) for words in said(widget)]
-        told.append(window.tokens.canvas.words(running.models.timeline.tokens(0)[-1]))
+        told.append(window.tokens.canvas.chips.words(running.models.timeline.tokens(0)[-1]))
         return told
 
     for text in HOSTILE:
@@ -153,7 +153,7 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
     assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
     assert panel.detail.text() == "surprisal: comes when the engine rests"
-    assert f"\nsurprisal: {why}" in panel.canvas.words(tokens[4])
+    assert f"\nsurprisal: {why}" in panel.canvas.chips.words(tokens[4])
     for position, expected in ((0, "nothing predicted it"), (4, why)):
         shell.models.selection.update(position=position)
         turn(shell)
@@ -175,6 +175,6 @@ def test_a_tip_says_what_the_marks_of_a_token_mean(running: Shell) -> None:
     assert first.token_id not in strip.chips.special
     strip.show_chips(replace(strip.chips, special=frozenset({first.token_id})))
     framed, bar = "framed: a special token of the model, no text", "bar before it: the first token after the prompt"
-    assert [mark in strip.words(first) for mark in (framed, bar)] == [True, False]
-    assert [mark in strip.words(start) for mark in (framed, bar)] == [False, True]
-    assert [mark in strip.words(later) for mark in (framed, bar)] == [False, False]
+    assert [mark in strip.chips.words(first) for mark in (framed, bar)] == [True, False]
+    assert [mark in strip.chips.words(start) for mark in (framed, bar)] == [False, True]
+    assert [mark in strip.chips.words(later) for mark in (framed, bar)] == [False, False]
