@@ -86,7 +86,9 @@ class MatrixCell(Struct, frozen=True):
 
     def text(self, write: Callable[[float], str] = exact) -> str:
         """Its values as text, formatted by `write`."""
-        return "not held" if self.is_gone else extremes(self.low, self.high, write)
+        if self.is_gone:
+            return "not read" if self.place.is_query else "not held"
+        return extremes(self.low, self.high, write)
 
 
 class Matrix(Struct, frozen=True, eq=False, dict=True):
@@ -234,6 +236,10 @@ def _of_head(piece: HeadPicture) -> Matrix:
             whole, asked = (0, request.num_tokens), (request.start, request.stop)
     places = tuple(_place(request.lens, request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
     gone = ghosts(None if piece.absent is None else piece.absent[None], start, end, piece.tokens_per_column)
+    if LENSES[request.lens].values == "tokens":
+        tokens = np.arange(piece.low.shape[1])[:, None] * piece.values_per_row
+        behind = tokens >= piece.positions + piece.tokens_per_column
+        gone = _with_unread(gone, behind & (piece.high.T == 0), start, piece.tokens_per_column)
     return Matrix(
         piece.low.T, piece.high.T, start, end, piece.tokens_per_column, places, (), str,
         whole or (start, end), gone, asked,
@@ -250,18 +256,28 @@ def _of_attention(piece: AttentionPicture) -> Matrix:
     rows = len(piece.weights)
     borders: tuple[int, ...] = ()
     names: Callable[[int], str] = str
+    gone = ghosts(piece.absent, start, stop, per_column)
     if is_map(piece):
         per_row = piece.queries_per_row
         firsts = [piece.first_query + row * per_row for row in range(rows)]
         queries = [(first, min(first + per_row, end) - 1) for first in firsts]
         places = tuple(MatrixRow(request.layer, request.head, queries=one, is_query=True) for one in queries)
         names = lambda row: str(queries[row][0])  # noqa: E731
+        behind = piece.positions > np.array([last for _, last in queries])[:, None]
+        gone = _with_unread(gone, behind & (piece.weights == 0), start, per_column)
     else:
         places = tuple(MatrixRow(request.layer, head, is_query=True) for head in range(rows))
         borders = tuple(range(piece.group_size, rows, piece.group_size)) if piece.group_size > 1 else ()
-    gone = ghosts(piece.absent, start, stop, per_column)
     whole = (start, stop) if asked is None else (0, end)
     return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, names, whole, gone, asked)
+
+
+def _with_unread(gone: Ghosts | None, unread: Flags, start: int, per_column: int) -> Ghosts | None:
+    """Evicted cells, and those `[rows, columns]` of a map whose tokens came behind the query: it read none of them, so
+    zero is no weight that it gave."""
+    if not unread.any():
+        return gone
+    return Ghosts(np.maximum(unread.astype(np.float32), 0 if gone is None else gone.share), start, per_column)
 
 
 def is_map(piece: AttentionPicture) -> bool:

@@ -390,7 +390,7 @@ class AttentionView(MapView[AttentionState]):
     def _words(self, picture: AttentionPicture) -> str:
         name_of = partial(token_name, self._models, picture.request.seq_id, max_chars=self.name_length)
         if is_map(picture):
-            words = [f"head {picture.request.head}: each row is where a query looked"]
+            words = ["each row is where a query looked", "hatched: not read"]
             if picture.first_query:
                 words.append(f"from query {picture.first_query} on")
         elif LENSES[picture.request.lens].reads == "queries":
@@ -398,7 +398,7 @@ class AttentionView(MapView[AttentionState]):
         else:
             words = [f"where {picture.query_position} {name_of(picture.query_position)} looked"]
         words += self._sink_words(picture)
-        if picture.absent is not None:
+        if picture.absent is not None and not is_map(picture):
             words.append("hatched: evicted before")
         if picture.note:
             words.append(picture.note)
@@ -430,7 +430,8 @@ class AttentionView(MapView[AttentionState]):
 
     def show_state(self, state: AttentionState) -> None:
         picture = state.picture
-        self.set_title(f"{self.title} · {layer_label(self._models, picture.request.layer)}")
+        head = f" head {picture.request.head}" if is_map(picture) else ""
+        self.set_title(f"{self.title} · {layer_label(self._models, picture.request.layer)}{head}")
         self.set_detail(state.words)
         indices = attention_indices(picture, state.scale)
         flags = tuple(one.position + 0.5 for one in sinks_of(picture))
@@ -496,7 +497,7 @@ class AttentionView(MapView[AttentionState]):
         place, short = f"{who} → {where} {self._token_name(first)}", f"{who} → {where}"
         if LENSES[picture.request.lens].columns == "queries" and not is_map(picture):
             place, short = f"head {head}, query {where} {self._token_name(first)}", f"head {head}, query {where}"
-        if weight != weight and cell.is_gone:
+        if cell.is_gone:
             self.readout.setText(f"{place}   {self._fate(picture, cell)}")
             return
         unit = LENSES[picture.request.lens].unit
@@ -539,6 +540,8 @@ class AttentionView(MapView[AttentionState]):
 
     def _fate(self, picture: AttentionPicture, cell: MatrixCell) -> str:
         """Why there was no row to attend to."""
+        if cell.place.queries is not None and cell.first > cell.place.queries[1]:
+            return "not read: behind the query"
         if cell.last > cell.first:
             return "all evicted before"
         kv_head = kv_head_of(cell.place.head, picture.group_size)

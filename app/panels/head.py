@@ -201,6 +201,8 @@ class HeadView(MapView[HeadState]):
             is_now = picture.provenance == STORED_NOW
             gone = f"{counted(num_rows, 'row')} evicted by now" if is_now else f"{thousands(num_rows)} evicted"
             words.append(f"hatched: {thousands(evicted)} of {gone}")
+        if self._has_tokens_down(picture):
+            words.append("hatched: not read")
         if self._residual(picture):
             words.append(LINE)
         if picture.num_nan or picture.num_inf:
@@ -343,6 +345,8 @@ class HeadView(MapView[HeadState]):
             return ""
         if not cell.is_gone:
             return f"   {cell.num_gone} of {counted(cell.last - cell.first + 1, 'row')} evicted"
+        if self._has_tokens_down(picture):
+            return "   not read: behind the query"
         if cell.last > cell.first:
             return "   all evicted"
         step = self._models.selection.now.step if picture.provenance != STORED_NOW else None

@@ -12,6 +12,7 @@ from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
+from app.draw.matrix import matrix_of
 from app.kit.map_view import LensMenu
 from app.models import Models
 from app.panels.attention import LINEAR, LOG, PER_HEAD, AttentionView, attention_indices
@@ -96,7 +97,7 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
     assert picture is not None
     models.viewport.update(attention_lens="attention-map")
     request = replace(picture.request, lens="attention-map", head=5, max_rows=8)
-    queries = np.linspace(0, 1, 8 * TOKENS, dtype=np.float32).reshape(8, TOKENS)
+    queries = np.tril(np.linspace(0.1, 1, 8 * TOKENS, dtype=np.float32).reshape(8, TOKENS), 2)
     rows = {"weights": queries, "entropy": None, "top_positions": None, "top_weights": None, "absent": None}
     models.pictures.put(replace(picture, request=request, first_query=2, queries_per_row=1, **rows))
     view.tell(QPointF(4.5, 3.5))
@@ -105,8 +106,12 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
     assert str(queries[3, 4]) in said
     view.pick(QPointF(4.5, 3.5))
     assert (models.selection.now.position, models.selection.now.kv_head, models.viewport.now.query_head) == (4, 2, 5)
-    assert view.state is not None
-    assert "head 5" in view.state.words
+    assert view.title_label.text() == "Attention · L3 head 5"
+    view.tell(QPointF(6.5, 3.5))
+    assert view.findChild(QLabel, "readout").text().endswith("not read: behind the query")
+    assert (matrix_of(models.pictures.attention).is_gone == (queries == 0)).all(), (
+        "it is hatched, as no weight was given"
+    )
 
 
 def test_how_widely_a_query_looked_is_told_with_its_unit(models: Models, show: Callable[..., Any]) -> None:

@@ -70,8 +70,12 @@ def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, model
     picture = models.pictures.head
     assert f"{samples.word(0)} 0" not in [tick.text for tick in head.map.framed().rows]
     request = replace(picture.request, lens="attention-map")
-    square = np.zeros((TOKENS, TOKENS), np.float32)
+    square = np.tril(np.full((TOKENS, TOKENS), 0.25, np.float32))
     models.pictures.put(replace(picture, request=request, low=square, high=square, tensor_label="attention map"))
+    assert (matrix_of(models.pictures.head).is_gone == (square.T == 0)).all(), "tokens behind their query are hatched"
+    head.map.hover_at(QPointF(4.5, 9.5))
+    assert head.readout.text().startswith("attention map[3, 1, 4, 9]  ")
+    assert head.readout.text().endswith("   not read: behind the query")
     names = [shape.text for shape in shapes(head.map) if shape.text]
     assert any(name.endswith(" 0") and len(name) > 2 for name in names), names
     half = square[: TOKENS // 2, : TOKENS // 2]
