@@ -8,6 +8,7 @@ layers into blocks side by side. All measures are device pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -106,11 +107,14 @@ def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) 
     """Choose the arrangement whose small pictures come nearest to a good size; it is higher than `height` if
     necessary."""
     most = max((row.num_heads for row in rows), default=0)
-    best = max(
-        ((blocks, per_line) for blocks in range(1, _MAX_BLOCKS + 1) for per_line in _line_lengths(most)),
-        key=lambda choice: _score(rows, choice[0], choice[1], width, height, margins),
+    # all heads of a layer in one line, in two, in three …
+    lengths = sorted({-(-most // lines) for lines in range(1, most + 1)}, reverse=True) or [1]
+    made = (
+        _Arrangement(rows, width, height, margins, blocks, per_line)
+        for blocks in range(1, _MAX_BLOCKS + 1)
+        for per_line in lengths
     )
-    return _place(rows, best[0], best[1], width, height, margins)
+    return max(made, key=_Arrangement.score).layout()
 
 
 def cell_values(picture: WallPicture, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
@@ -230,105 +234,89 @@ def _colours(
     return shown
 
 
-def _line_lengths(most: int) -> list[int]:
-    """Possible numbers of heads per line: all heads in one line, in two, in three …"""
-    return sorted({-(-most // lines) for lines in range(1, most + 1)}, reverse=True) or [1]
+class _Arrangement(Struct, frozen=True, dict=True):
+    """Rows in `blocks` side by side, with `per_line` heads in a line, in a space of `width` and `height`."""
 
+    rows: Sequence[WallRow]
+    width: int
+    height: int
+    margins: Margins
+    blocks: int
+    per_line: int
 
-def _score(rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins) -> float:
-    if blocks > max(1, len(rows)):
-        return -1.0
-    wide, tall = _picture_size(rows, blocks, per_line, width, height, margins)
-    if wide < _LEAST_WIDTH:
-        return min(wide, 0) - blocks / 10
-    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes without small pictures
-    most_lines = -(-most_heads // per_line)
-    fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
-    fit *= most_heads / (most_lines * per_line)  # avoid half-empty lines
-    return float(fit * _FOLD_COST ** (blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
+    def score(self) -> float:
+        if self.blocks > max(1, len(self.rows)):
+            return -1.0
+        wide, tall = self._picture_size()
+        if wide < _LEAST_WIDTH:
+            return min(wide, 0) - self.blocks / 10
+        most_heads = max(1, max((row.num_heads for row in self.rows), default=0))  # all rows may be notes
+        most_lines = -(-most_heads // self.per_line)
+        fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
+        fit *= most_heads / (most_lines * self.per_line)  # avoid half-empty lines
+        return float(fit * _FOLD_COST ** (self.blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
 
+    def layout(self) -> WallLayout:
+        wide, tall = self._picture_size()
+        wide, tall = max(1, wide), max(_LEAST_HEIGHT, tall)
+        pictures: list[SmallPicture] = []
+        labels: list[RowLabel] = []
+        header: list[tuple[int, int, int]] = []
+        bottom, margins = 0, self.margins
+        for number, part in enumerate(self._parts):
+            left = number * ((self.width + margins.block_gap) // self.blocks)
+            y = self._top
+            if not self._is_wrapped:
+                first, pitch = left + margins.left, wide + margins.gap
+                header += [(head, first + head * pitch, wide) for head in range(self.per_line)]
+            for row in part:
+                if not row.num_heads:
+                    labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note, row.label))
+                    y += margins.note + margins.gap
+                for head in range(row.num_heads):
+                    place = head % self.per_line
+                    if place == 0:
+                        is_state = row.first_head > 0
+                        labels.append(RowLabel(row.layer, head, left, y, tall, row.note, row.label, is_state))
+                    x = left + margins.left + place * (wide + margins.gap)
+                    pictures.append(SmallPicture(row.layer, row.first_head + head, x, y, wide, tall))
+                    if place == self.per_line - 1 or head == row.num_heads - 1:
+                        y += tall + margins.gap
+                y += margins.gap if row.num_heads > self.per_line else 0
+            bottom = max(bottom, y)
+        height = max(bottom - margins.gap, 1)
+        return WallLayout(self.width, height, wide, tall, tuple(pictures), tuple(labels), tuple(header))
 
-def _picture_size(
-    rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins
-) -> tuple[int, int]:
-    block_width = (width - (blocks - 1) * margins.block_gap) // blocks
-    wide = (block_width - margins.left - (per_line - 1) * margins.gap) // per_line
-    tall = min(
-        (height - _top(rows, per_line, margins) - _fixed_height(part, per_line, margins))
-        // max(1, _flexible_lines(part, per_line))
-        for part in _blocks(rows, blocks)
-    )
-    return wide, tall
+    def _picture_size(self) -> tuple[int, int]:
+        margins = self.margins
+        block_width = (self.width - (self.blocks - 1) * margins.block_gap) // self.blocks
+        wide = (block_width - margins.left - (self.per_line - 1) * margins.gap) // self.per_line
+        tall = min(self._room(part) for part in self._parts)
+        return wide, tall
 
+    def _room(self, rows: Sequence[WallRow]) -> int:
+        """The height of a line of small pictures in a block, without gaps and rows of notes, which have their own."""
+        margins, lines = self.margins, sum(-(-row.num_heads // self.per_line) for row in rows)
+        noted = sum(margins.note + margins.gap for row in rows if not row.num_heads)
+        wrapped = sum(margins.gap for row in rows if row.num_heads > self.per_line)
+        fixed = noted + wrapped + margins.gap * max(0, lines - 1)
+        return (self.height - self._top - fixed) // max(1, lines)
 
-def _place(
-    rows: Sequence[WallRow], blocks: int, per_line: int, width: int, height: int, margins: Margins
-) -> WallLayout:
-    wide, tall = _picture_size(rows, blocks, per_line, width, height, margins)
-    wide, tall = max(1, wide), max(_LEAST_HEIGHT, tall)
-    pictures: list[SmallPicture] = []
-    labels: list[RowLabel] = []
-    header: list[tuple[int, int, int]] = []
-    bottom = 0
-    is_wrapped = _is_wrapped(rows, per_line)
-    for number, part in enumerate(_blocks(rows, blocks)):
-        left = number * ((width + margins.block_gap) // blocks)
-        y = _top(rows, per_line, margins)
-        if not is_wrapped:
-            header += [(h, left + margins.left + h * (wide + margins.gap), wide) for h in range(per_line)]
-        for row in part:
-            y = _place_row(row, per_line, left, y, (wide, tall), margins, pictures, labels)
-        bottom = max(bottom, y)
-    return WallLayout(width, max(bottom - margins.gap, 1), wide, tall, tuple(pictures), tuple(labels), tuple(header))
+    @cached_property
+    def _parts(self) -> list[Sequence[WallRow]]:
+        """The rows of each block."""
+        each = -(-len(self.rows) // self.blocks)
+        starts = range(0, len(self.rows), max(1, each))
+        return [self.rows[start : start + each] for start in starts] or [self.rows]
 
+    @cached_property
+    def _is_wrapped(self) -> bool:
+        return any(row.num_heads > self.per_line for row in self.rows)
 
-def _place_row(
-    row: WallRow,
-    per_line: int,
-    left: int,
-    y: int,
-    size: tuple[int, int],
-    margins: Margins,
-    pictures: list[SmallPicture],
-    labels: list[RowLabel],
-) -> int:
-    """Append the lines of one layer at `y`; returns the y of the next layer."""
-    wide, tall = size
-    if not row.num_heads:
-        labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note, row.label))
-        return y + margins.note + margins.gap
-    for first in range(0, row.num_heads, per_line):
-        labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label, row.first_head > 0))
-        for head in range(first, min(first + per_line, row.num_heads)):
-            x = left + margins.left + (head - first) * (wide + margins.gap)
-            pictures.append(SmallPicture(row.layer, row.first_head + head, x, y, wide, tall))
-        y += tall + margins.gap
-    return y + (margins.gap if row.num_heads > per_line else 0)
-
-
-def _is_wrapped(rows: Sequence[WallRow], per_line: int) -> bool:
-    return any(row.num_heads > per_line for row in rows)
-
-
-def _top(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
-    """The height of the line with the heads' names, which wrapped lines do not have."""
-    return margins.gap if _is_wrapped(rows, per_line) else margins.top
-
-
-def _blocks(rows: Sequence[WallRow], blocks: int) -> list[Sequence[WallRow]]:
-    each = -(-len(rows) // blocks)
-    return [rows[start : start + each] for start in range(0, len(rows), max(1, each))] or [rows]
-
-
-def _flexible_lines(rows: Sequence[WallRow], per_line: int) -> int:
-    return sum(-(-row.num_heads // per_line) for row in rows)
-
-
-def _fixed_height(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
-    """The height of gaps and of rows with notes, which does not depend on the height of the pictures."""
-    noted = sum(margins.note + margins.gap for row in rows if not row.num_heads)
-    wrapped = sum(margins.gap for row in rows if row.num_heads > per_line)
-    return noted + wrapped + margins.gap * max(0, _flexible_lines(rows, per_line) - 1)
+    @property
+    def _top(self) -> int:
+        """The height of the line with the heads' names, which wrapped lines do not have."""
+        return self.margins.gap if self._is_wrapped else self.margins.top
 
 
 # ---- colour ranges ---------------------------------------------------------------------------------------------------

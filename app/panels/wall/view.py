@@ -51,7 +51,7 @@ from app.kit.provenance import (
     token_name,
 )
 from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, pictures
-from app.kit.theme import current_theme, font_fixed, font_text
+from app.kit.theme import Theme, current_theme, font_fixed, font_text
 from app.kit.view import View
 from app.kit.widgets import connect_all, plain_tip, prose, steady
 from app.kit.words import paint_ribbon, tip_lines
@@ -65,15 +65,6 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE, Lens
 from engine.wire.pictures import StatePicture, WallPicture
-
-
-class WallEdits(Struct, frozen=True):
-    """The selected area (None if it covers all heads of all layers), the edited rows, and the (layer, kv head) of
-    bookmarks."""
-
-    area: Rows | None = None
-    edited: tuple[EditedRows, ...] = ()
-    noted: tuple[tuple[int, int], ...] = ()
 
 
 def area_between(
@@ -90,43 +81,6 @@ def area_between(
         return None
     start, stop = min(position, other), max(position, other) + picture.tokens_per_column
     return Rows(start, min(stop, picture.num_tokens), (first.layer,), (first.kv_head,))
-
-
-def paint_by_hand(painter: QPainter, layout: WallLayout, picture: WallPicture, marks: WallEdits, ratio: float) -> None:
-    """Paint a line below the edited tokens of each small picture, a hatch over masked ones, and the outline of the
-    area."""
-    is_marked = marks.edited or marks.noted or marks.area is not None
-    for small in [small for small in layout.pictures if not is_beside_rows(picture, small)] if is_marked else ():
-        if (small.layer, small.kv_head) in marks.noted:
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            paint_ribbon(painter, (small.x + layout.picture_width) / ratio - 2, small.y / ratio - 1)
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-        for one in marks.edited:
-            tensor = "" if one.is_hidden else picture.request.lens
-            if touches(one.rows, small.layer, small.kv_head, tensor):
-                _paint_edited(painter, _place(small, picture, one.rows, ratio), is_hidden=one.is_hidden)
-        if marks.area is not None and touches(marks.area, small.layer, small.kv_head):
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.setPen(QPen(current_theme().color("selected"), 1))
-            painter.drawRect(_place(small, picture, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
-
-
-def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
-    if place.isEmpty():
-        return
-    if is_hidden:
-        painter.fillRect(place, QBrush(current_theme().color("edited", 170), Qt.BrushStyle.BDiagPattern))
-    painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
-
-
-def _place(small: SmallPicture, picture: WallPicture, rows: Rows, ratio: float) -> QRectF:
-    """The rectangle of some tokens in a small picture; empty if none of them is in the picture."""
-    last = min(rows.stop, picture.num_tokens)
-    span = span_of_run(partial(draw.column_span, small, picture), (rows.start, last)) if rows.start < last else None
-    if span is None:
-        return QRectF()
-    left, right = span[0] / ratio, span[1] / ratio
-    return QRectF(left, small.y / ratio, max(right - left, 2.0), small.height / ratio)
 
 
 def state_at(picture: WallPicture, small: SmallPicture) -> StatePicture | None:
@@ -151,16 +105,14 @@ def state_words(state: StatePicture) -> str:
     return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
 
 
-def paint(pixels: Pixels, layout: WallLayout, picture: WallPicture, scale: ColorScale) -> None:
+def paint_states(pixels: Pixels, layout: WallLayout, picture: WallPicture, scale: ColorScale) -> None:
     """Paint the states into their small pictures, each with a colour range of its own."""
     for small in layout.pictures if picture.states else ():
-        state = state_at(picture, small)
-        if state is not None:
+        if (state := state_at(picture, small)) is not None:
             values = larger(state.low, state.high) / (state.largest or 1.0)
             columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (small.width, small.height), strict=True))
-            shown = values[columns][:, rows].T
             pixels[small.y : small.y + small.height, small.x : small.x + small.width] = np.take(
-                packed(scale.table), scale.index(shown, 1.0)
+                packed(scale.table), scale.index(values[columns][:, rows].T, 1.0)
             )
 
 
@@ -183,6 +135,19 @@ class WallMarks(Struct, frozen=True):
     def words(self) -> tuple[tuple[int, str, bool], ...]:
         """What the labels say: layer, multiple of the range, and whether that is far beyond."""
         return tuple((layer, brief_times(ratio), ratio > draw.FAR) for layer, ratio in self.times_range.items())
+
+
+class WallState(Struct, frozen=True):
+    """A picture (None: only the frames), the layout of its small pictures, the selection (layer, head, positions), the
+    selected area (None if it covers all heads of all layers), the edited rows, and the (layer, kv head) of
+    bookmarks."""
+
+    picture: WallPicture | None
+    layout: WallLayout | None
+    selected: tuple[int, int, PositionSpan | None]
+    area: Rows | None = None
+    edited: tuple[EditedRows, ...] = ()
+    noted: tuple[tuple[int, int], ...] = ()
 
 
 class WallCanvas(QWidget):
@@ -208,9 +173,8 @@ class WallCanvas(QWidget):
         self.layout_now: WallLayout | None = None
         self.image = QImage()
         self.pictures_region = QRegion()
-        self._picture: WallPicture | None = None
-        self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
-        self._by_hand = WallEdits()
+        self.state = WallState(None, None, (0, 0, None))
+        self._drawn_in: Theme | None = None
         self._pressed: QPointF | None = None
         self.marks = WallMarks()
         self.setMouseTracking(True)
@@ -230,23 +194,35 @@ class WallCanvas(QWidget):
             self._room = room
             self._arrange()
 
-    def show_picture(self, image: QImage, picture: WallPicture, marks: WallMarks) -> None:
-        """Show the small pictures; the labels beside them are painted again only if their texts changed."""
-        painted, is_blank = (self.marks.words, self._head_name), self.image.isNull()
-        self.image, self._picture, self.marks = image, picture, marks
-        are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
-        self.update(self.pictures_region if are_labels_painted else QRegion(self.rect()))
-
-    def set_marks(self, selected: tuple[int, int, PositionSpan | None], by_hand: WallEdits) -> None:
-        """Set the layer and head of the selected small picture with the positions `start … stop` that are selected in
-        all of them, and the selected area, edits and bookmarks."""
-        if (selected, by_hand) != (self._selected, self._by_hand):
-            self._selected, self._by_hand = selected, by_hand
+    def show_state(self, state: WallState) -> None:
+        """Show the small pictures with what is selected, edited and noted. They are painted again only if they are
+        others, and the labels beside them only if their texts changed."""
+        old, self.state = self.state, state
+        if replace(old, picture=None, layout=None) != replace(state, picture=None, layout=None):
             self.update()
+        if state.picture is None:
+            self.image = QImage()
+        elif state.layout is not None and (
+            state.picture is not old.picture or current_theme() is not self._drawn_in or self.image.isNull()
+        ):
+            self._draw(state.picture, state.layout, old)
+
+    def _draw(self, picture: WallPicture, layout: WallLayout, old: WallState) -> None:
+        values, absent = draw.cell_values(picture, self.rows)
+        theme, ratio = current_theme(), self.devicePixelRatioF()
+        scale, limits = color_scale(theme, is_signed=draw.is_signed(picture)), draw.layer_limits(picture)
+        far, hatch = argb(theme.text), ghost_hatch(theme, ratio)
+        pixels = draw.paint(layout, picture, values, absent, limits, scale, hatch, far)
+        paint_states(pixels, layout, picture, color_scale(theme, is_signed=True))
+        labels = self.marks.words, head_name(old.picture), self._drawn_in
+        self.marks = WallMarks(*draw.marked_heads(picture, values, absent), draw.times_range(picture))
+        are_painted = not self.image.isNull() and labels == (self.marks.words, head_name(picture), theme)
+        self.image, self._drawn_in = pixels_image(pixels, ratio), theme
+        self.update(self.pictures_region if are_painted else QRegion(self.rect()))
 
     def selected_rect(self) -> QRectF:
         """The rectangle of the selected small picture, to scroll to it."""
-        small = self.layout_now.picture_of(*self._selected[:2]) if self.layout_now else None
+        small = self.layout_now.picture_of(*self.state.selected[:2]) if self.layout_now else None
         return self._rect(small) if small else QRectF()
 
     def _arrange(self) -> None:
@@ -283,43 +259,35 @@ class WallCanvas(QWidget):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if self.layout_now is None:
+        if (layout := self.layout_now) is None:
             return
-        painter = QPainter(self)
-        if self.image.isNull():
+        painter, picture = QPainter(self), None if self.image.isNull() else self.state.picture
+        if picture is None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(current_theme().color("signed_middle"))
-            painter.drawRects([self._rect(small) for small in self.layout_now.pictures])
+            painter.drawRects([self._rect(small) for small in layout.pictures])
         else:
             painter.drawImage(QPointF(0, 0), self.image)
-        has_notes = any(label.note for label in self.layout_now.labels)  # notes are inside the small pictures' region
+        has_notes = any(label.note for label in layout.labels)  # notes are inside the small pictures' region
         if has_notes or not event.region().subtracted(self.pictures_region).isEmpty():
-            self._paint_header(painter, self.layout_now)
-            self._paint_labels(painter, self.layout_now)
-        if self._picture is not None and not self.image.isNull():
-            paint_by_hand(painter, self.layout_now, self._picture, self._by_hand, self.devicePixelRatioF())
-            self._paint_residual(painter, self.layout_now, self._picture)
-        self._paint_selected(painter, self.layout_now)
-        self._paint_alarms(painter, self.layout_now)
+            self._paint_header(painter, layout)
+            self._paint_labels(painter, layout)
+        if picture is not None:
+            self._paint_by_hand(painter, layout, picture)
+            self._paint_residual(painter, layout, picture)
+            self._paint_columns(painter, layout, picture)
+        self._paint_selected(painter, layout)
+        self._paint_alarms(painter, layout)
 
     def _paint_header(self, painter: QPainter, layout: WallLayout) -> None:
         font = font_text(11)
         painter.setFont(font)
-        ratio = self.devicePixelRatioF()
-        name = self._head_name
+        ratio, name = self.devicePixelRatioF(), head_name(self.state.picture)
         is_roomy = layout.picture_width / ratio > QFontMetricsF(font).horizontalAdvance(f"{name} {0}")
         for head, x, width in layout.header:
-            is_selected = head == self._selected[1]
-            painter.setPen(current_theme().color("text" if is_selected else "muted"))
+            painter.setPen(current_theme().color("text" if head == self.state.selected[1] else "muted"))
             text = f"{name} {head}" if head == 0 and is_roomy else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
-
-    @property
-    def _head_name(self) -> str:
-        """What a column is one of."""
-        if self._picture is None:
-            return "kv head"
-        return LENSES[self._picture.request.lens].head_word if self._picture.layers else "part"  # of a state
 
     def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
         font = font_fixed(10.5)
@@ -336,28 +304,23 @@ class WallCanvas(QWidget):
                 continue
             place = QRectF(label.x / ratio, middle - 8, layout.pictures[0].x / ratio - 7 if layout.pictures else 60, 16)
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            text = label.name if label.first_head == 0 else str(label.first_head)
             is_of_rows = label.first_head == 0 and not label.is_beside_rows
-            ratio_of_layer = self.marks.times_range.get(label.layer, 0.0) if is_of_rows else 0.0
-            is_far = ratio_of_layer > draw.FAR
-            if ratio_of_layer and label.height / ratio >= _TWO_LINES:
+            times_range = self.marks.times_range.get(label.layer, 0.0) if is_of_rows else 0.0
+            role = "warning" if times_range > draw.FAR else "muted"
+            if times_range and label.height / ratio >= _TWO_LINES:
                 place.translate(0, -5.5)
-                self._paint_ratio(painter, place.translated(0, 11), brief_times(ratio_of_layer), is_far=is_far)
-            painter.setPen(self._label_color(label, is_far=is_far))
+                painter.setPen(current_theme().color(role))
+                painter.drawText(place.translated(0, 11), int(_LEFT), brief_times(times_range))
+            is_plain = role == "muted" and not self._is_not_selected(label)
+            painter.setPen(current_theme().color("text" if is_plain else role))
+            text = label.name if label.first_head == 0 else str(label.first_head)
             painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
             last[label.x] = middle
             if label.note:
                 self._paint_note(painter, layout, label, metrics, ratio)
 
-    def _label_color(self, label: RowLabel, *, is_far: bool) -> QColor:
-        return current_theme().color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
-
-    def _paint_ratio(self, painter: QPainter, place: QRectF, text: str, *, is_far: bool) -> None:
-        painter.setPen(current_theme().color("warning" if is_far else "muted"))
-        painter.drawText(place, int(_LEFT), text)
-
     def _is_not_selected(self, label: RowLabel) -> bool:
-        return label.layer != self._selected[0]
+        return label.layer != self.state.selected[0]
 
     def _paint_note(
         self, painter: QPainter, layout: WallLayout, label: RowLabel, metrics: QFontMetricsF, ratio: float
@@ -372,11 +335,8 @@ class WallCanvas(QWidget):
         painter.restore()
 
     def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
-        layer, kv_head, run = self._selected
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        if run is not None and self._picture is not None and not self.image.isNull():
-            self._paint_columns(painter, layout, self._picture, run)
-        small = layout.picture_of(layer, kv_head)
+        small = layout.picture_of(*self.state.selected[:2])
         if small is not None:
             rect = self._rect(small)
             painter.setPen(QPen(current_theme().color("panel"), 1))
@@ -384,42 +344,74 @@ class WallCanvas(QWidget):
             painter.setPen(QPen(current_theme().color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
+    def _paint_by_hand(self, painter: QPainter, layout: WallLayout, picture: WallPicture) -> None:
+        """Paint a line below the edited tokens of each small picture, a hatch over masked ones, the outline of the
+        area, and a ribbon for a bookmark."""
+        state, theme = self.state, current_theme()
+        is_marked = state.edited or state.noted or state.area is not None
+        for small in [small for small in layout.pictures if not is_beside_rows(picture, small)] if is_marked else ():
+            if (small.layer, small.kv_head) in state.noted:
+                painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+                corner = self._rect(small).topRight()
+                paint_ribbon(painter, corner.x() - 2, corner.y() - 1)
+                painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+            for one in state.edited:
+                tensor = "" if one.is_hidden else picture.request.lens
+                is_here = touches(one.rows, small.layer, small.kv_head, tensor)
+                place = self._place_of_rows(small, picture, one.rows) if is_here else None
+                if place is not None and one.is_hidden:
+                    painter.fillRect(place, QBrush(theme.color("edited", 170), Qt.BrushStyle.BDiagPattern))
+                if place is not None:
+                    foot = QRectF(place.left(), place.bottom() - 1, place.width(), 2)
+                    painter.fillRect(foot, theme.color("edited"))
+            if state.area is not None and touches(state.area, small.layer, small.kv_head):
+                place = self._place_of_rows(small, picture, state.area) or QRectF()
+                painter.setBrush(Qt.BrushStyle.NoBrush)
+                painter.setPen(QPen(theme.color("selected"), 1))
+                painter.drawRect(place.adjusted(-0.5, -0.5, -0.5, -0.5))
+
     def _paint_residual(self, painter: QPainter, layout: WallLayout, picture: WallPicture) -> None:
         """A hairline in each small picture where the rows that the codec leaves exact begin."""
-        ratio, starts = self.devicePixelRatioF(), residual_starts(picture)
+        starts = residual_starts(picture)
         painter.setPen(QPen(current_theme().color("text", 170), 1))
         for small in layout.pictures if starts else ():
             start = starts.get(small.layer)
-            span = (
-                draw.column_span(small, picture, start)
-                if start is not None and state_at(picture, small) is None
-                else None
-            )
-            if span is not None:
-                left, top = round(span[0] / ratio), small.y / ratio
-                painter.drawLine(QPointF(left, top), QPointF(left, top + small.height / ratio - 1))
+            place = None if start is None else self._place(small, picture, (start, start + 1))
+            if place is not None:
+                left = round(place.left())
+                painter.drawLine(QPointF(left, place.top()), QPointF(left, place.bottom() - 1))
 
-    def _paint_columns(self, painter: QPainter, layout: WallLayout, picture: WallPicture, run: PositionSpan) -> None:
+    def _paint_columns(self, painter: QPainter, layout: WallLayout, picture: WallPicture) -> None:
         """Mark the selected tokens: a frame in the selected small picture, a tick above each of the others, where
         frames would distract from what a step changed."""
-        ratio = self.devicePixelRatioF()
+        layer, kv_head, run = self.state.selected
         ticks: list[QRectF] = []
+        painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(QPen(current_theme().color("selected"), 1))
-        for small in layout.pictures:
-            if state_at(picture, small) is not None:
-                continue  # a state has no tokens
-            span = span_of_run(partial(draw.column_span, small, picture), run)
-            if span is None:
+        for small in layout.pictures if run is not None else ():
+            place = self._place(small, picture, run)
+            if place is None:
                 continue
-            left, top, width = span[0] / ratio, small.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
-            if (small.layer, small.kv_head) == self._selected[:2]:
-                painter.drawRect(QRectF(left - 0.5, top + 0.5, width, small.height / ratio - 1))
+            if (small.layer, small.kv_head) == (layer, kv_head):
+                painter.drawRect(place.adjusted(-0.5, 0.5, -0.5, -0.5))
             else:
-                ticks.append(QRectF(left, top - 2, width, 2))
+                ticks.append(QRectF(place.left(), place.top() - 2, place.width(), 2))
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(current_theme().color("selected"))
         painter.drawRects(ticks)
-        painter.setBrush(Qt.BrushStyle.NoBrush)
+
+    def _place(self, small: SmallPicture, picture: WallPicture, run: PositionSpan | None) -> QRectF | None:
+        """The rectangle of some positions in a small picture; None if none of them is in it. A state has no tokens."""
+        span = span_of_run(partial(draw.column_span, small, picture), run)
+        if span is None or state_at(picture, small) is not None:
+            return None
+        ratio, rect = self.devicePixelRatioF(), self._rect(small)
+        left, right = span[0] / ratio, span[1] / ratio
+        return QRectF(left, rect.top(), max(right - left, 2.0), rect.height())
+
+    def _place_of_rows(self, small: SmallPicture, picture: WallPicture, rows: Rows) -> QRectF | None:
+        last = min(rows.stop, picture.num_tokens)
+        return self._place(small, picture, (rows.start, last)) if rows.start < last else None
 
     def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
         """Mark small pictures: a loud right corner for NaN or Inf, a warm left corner for values far beyond the range.
@@ -447,10 +439,10 @@ class WallCanvas(QWidget):
         if self.layout_now is None:
             return None, None
         point = pixel * self.devicePixelRatioF()
-        small = self.layout_now.hit(point.x(), point.y())
-        if small is None or self._picture is None or small.layer not in self._picture.layers:
+        small, picture = self.layout_now.hit(point.x(), point.y()), self.state.picture
+        if small is None or picture is None or small.layer not in picture.layers:
             return small, None
-        return small, draw.position_at(small, self._picture, point.x())
+        return small, draw.position_at(small, picture, point.x())
 
     def _name_at(self, pixel: QPointF) -> tuple[int | None, int | None]:
         """The layer, or the head, whose name is at a point."""
@@ -497,6 +489,13 @@ class WallCanvas(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.update()
+
+
+def head_name(picture: WallPicture | None) -> str:
+    """What a column is one of."""
+    if picture is None:
+        return "kv head"
+    return LENSES[picture.request.lens].head_word if picture.layers else "part"  # of a state
 
 
 def _middle(label: RowLabel) -> float:
@@ -586,16 +585,6 @@ class _SizedArea(QScrollArea):
         self.resized.emit()
 
 
-class WallState(Struct, frozen=True):
-    """A picture (None: only the frames), the layout of its small pictures, the selection (layer, head, positions), and
-    the selected area, edits and bookmarks."""
-
-    picture: WallPicture | None
-    layout: WallLayout | None
-    selected: tuple[int, int, PositionSpan | None]
-    by_hand: WallEdits
-
-
 CELL_TIP = (
     "A cell is the number of the largest magnitude among the tokens and channels it covers, coloured by the range of "
     "its layer."
@@ -621,7 +610,6 @@ class WallView(View[WallState]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._drawn: tuple[object, ...] = ()
         self._pointed = ""
         self.canvas = WallCanvas()
         self.canvas.setAccessibleName("Small pictures of every layer and kv head")
@@ -798,37 +786,21 @@ class WallView(View[WallState]):
             return picture.note or "The cache holds no K and V now."
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
         seq_id = self._shown_seq_id
-        bookmarks = tuple(self._models.bookmarks.on_heads(seq_id))
-        by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
         head = head_of(self._models, self._lens, now.layer, now.kv_head)
-        return WallState(picture, self.canvas.layout_now, (now.layer, head, run), by_hand)
+        return WallState(
+            picture, self.canvas.layout_now, (now.layer, head, run), area, edits_shown(self._models, seq_id),
+            tuple(self._models.bookmarks.on_heads(seq_id)),
+        )  # fmt: skip
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
         self.largest.hide()
-        self._drawn = ()
 
     def show_state(self, state: WallState) -> None:
-        self.canvas.set_marks(state.selected, state.by_hand)
+        self.canvas.show_state(state)
         self._name_largest(state.picture)
         self.set_detail(self._words(state.picture), tip=CELL_TIP)
-        key = (state.picture, state.layout, current_theme())
-        is_blank = self.canvas.image.isNull()  # another arrangement has discarded the picture
-        if state.picture is not None and state.layout is not None and (key != self._drawn or is_blank):
-            self._draw(state.picture, state.layout)
-        self._drawn = key
-
-    def _draw(self, picture: WallPicture, layout: WallLayout) -> None:
-        values, absent = draw.cell_values(picture, wall_rows(self._models, picture))
-        theme, ratio = current_theme(), self.canvas.devicePixelRatioF()
-        scale = color_scale(theme, is_signed=draw.is_signed(picture))
-        limits, far, hatch = draw.layer_limits(picture), argb(theme.text), ghost_hatch(theme, ratio)
-        pixels = draw.paint(layout, picture, values, absent, limits, scale, hatch, far)
-        paint(pixels, layout, picture, color_scale(theme, is_signed=True))
-        image = pixels_image(pixels, ratio)
-        marks = WallMarks(*draw.marked_heads(picture, values, absent), draw.times_range(picture))
-        self.canvas.show_picture(image, picture, marks)
 
     def describe(self, state: WallState) -> None:
         if (picture := state.picture) is not None:

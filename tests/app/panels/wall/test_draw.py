@@ -115,7 +115,7 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     ]  # fmt: skip
     layout = draw.arrange(shown, 400, 200, MARGINS)
     pixels = painted(picture, layout, tuple(shown))
-    view.paint(pixels, layout, picture, SCALE)
+    view.paint_states(pixels, layout, picture, SCALE)
     colours = {(small.layer, small.kv_head): int(pixels[small.y + 2, small.x + 2]) for small in layout.pictures}
     black = 0xFF000000
     assert colours == {
