@@ -111,7 +111,6 @@ class RowsView(AskingView[ShownRows]):
     controls `boxes` and `steps`; it says what the modes are called, what the numbers rest on, and draws the chart.
     """
 
-    abilities = frozenset(("view.reset",))
     choices_when_empty = False
     reads_size = True
     columns: ClassVar[tuple[Column, ...]]

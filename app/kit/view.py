@@ -110,7 +110,7 @@ class View(Reader[State], Themed, QWidget):
     name: ClassVar[str]
     title: ClassVar[str]  # that of its row
     # Which of view.reset, view.zoom and view.colors this panel supports; the others are disabled while it is focused.
-    abilities: ClassVar[frozenset[str]] = frozenset()
+    abilities: frozenset[str] = frozenset()
     can_pin: ClassVar[bool] = False
     can_copy: ClassVar[bool] = True
     choices: ClassVar[tuple[tuple[str, str, str], ...]] = ()
@@ -285,6 +285,7 @@ class View(Reader[State], Themed, QWidget):
         """A plot in this panel, which reads again what is pointed at; `picked` takes the key of a point that is
         clicked."""
         plot = Plot(name)
+        self.abilities |= {"view.reset"}
         connect_all((plot.pointed, self.refresh), (plot.picked, picked), (plot.message, self.message))
         return plot
 

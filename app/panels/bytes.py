@@ -10,22 +10,22 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from PySide6.QtCore import QPoint, QRect, QRectF, Qt
-from PySide6.QtGui import QAccessible, QImage, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QWidget
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QAccessible, QPainter, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy
 
 from app.draw.axis import ByteTicks, LinearTicks, StepAxis, StepSeries
 from app.draw.format import byte_size, thousands, tick_size
-from app.kit.bars import ColorKey, names_of
+from app.kit.bars import ColorKey, Surface, names_of
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.chart import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.facts import PITCH, Fact, Facts, WholeLines, term_facts
-from app.kit.painting import TextPainter, argb, pixels_image
+from app.kit.painting import TextPainter
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
-from app.kit.theme import TextRole, Themed, current_theme, font_fixed, font_text
+from app.kit.theme import TextRole, Theme, font_fixed, font_text
 from app.kit.view import MARGIN, STRIP_HEIGHT, View
-from app.kit.widgets import Opaque, TellsPlaces, column, holder, stack
+from app.kit.widgets import column, holder, stack
 from app.models import Models
 from engine.spec.terms import Term
 from engine.wire.records import CacheBytes, LayerBytes, StepRecord
@@ -74,33 +74,6 @@ def named(held: CacheBytes) -> tuple[tuple[str, BytesPart], ...]:
 
 def _sum_of(layer: LayerBytes, name: str, part: BytesPart) -> int:
     return sum(gap.num_bytes for gap in layer.gaps if (gap.name, gap.part) == (name, part))
-
-
-class BarColors(Struct, frozen=True):
-    """0xAARRGGBB of reserved bytes, of the pieces of stored ones (bottom up), and of the formula's line."""
-
-    reserved: int
-    pieces: tuple[int, ...]
-    formula: int
-
-
-def paint_bars(
-    bars: Sequence[LayerBar], width: int, height: int, pitch: float, gap: int, colors: BarColors
-) -> npt.NDArray[np.uint32]:
-    """`[height, width]`: one bar per `pitch` pixels, stored bytes within reserved ones, on transparent ground."""
-    pixels = np.zeros((height, width), dtype=np.uint32)
-    for index, bar in enumerate(bars):
-        left = round(index * pitch)
-        column = pixels[:, left : max(round((index + 1) * pitch) - gap, left + 1)]
-        column[height - round(height * bar.reserved) :] = colors.reserved
-        foot = float(height)
-        for piece, color in zip(bar.pieces, colors.pieces, strict=False):
-            tall = max(height * piece, 1.0) if piece > 0 else 0.0  # at least one pixel, if not zero
-            column[max(0, round(foot - tall)) : round(foot)] = color
-            foot -= tall
-        at = max(0, height - round(height * bar.predicted) - 1)  # just above a bar of the same height
-        column[at : at + max(1, gap // 4)] = colors.formula
-    return pixels
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -337,80 +310,70 @@ _MOST_PITCH = 64.0  # greatest width of a layer's bar, in pixels
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
-class LayerBars(Themed, TellsPlaces, Opaque, QWidget):
-    """One bar per layer: stored bytes within reserved ones, with a line at the bytes predicted by the formula."""
+class LayerBars(Surface):
+    """One bar per layer: stored bytes within reserved ones, with a line at the bytes predicted by the formula. An item
+    is the number of a layer."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._bars: tuple[LayerBar, ...] = ()
-        self._pixels = np.zeros((0, 0), np.uint32)
-        self._image = QImage()
+        super().__init__("Bytes per layer")
+        self._bars: dict[int, LayerBar] = {}
         self._painter = TextPainter(font_fixed(10))
-        self.set_background()
-        self.setAccessibleName("Bytes per layer")
         self.setMinimumSize(60, LEAST_HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        self.can_be_walked()
 
     def show_bars(self, bars: tuple[LayerBar, ...]) -> None:
-        if bars == self._bars:
-            return
-        is_same_form = len(bars) == len(self._bars)
-        self._bars = bars
-        if QAccessible.isActive():  # a long text, needed only by screen readers
-            self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
-        if self._draw() or not is_same_form:
+        shown = {bar.source.layer: bar for bar in bars}
+        if shown != self._bars:
+            self._bars = shown
+            if QAccessible.isActive():  # a long text, needed only by screen readers
+                self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
             self.update()
 
-    def _plot(self) -> QRect:
-        return QRect(0, 15, self.width(), max(1, self.height() - 30))
+    def items(self) -> Sequence[int]:
+        return list(self._bars)
 
-    def _draw(self) -> bool:
-        """Draw the bars; returns whether a pixel changed, which a few more bytes seldom cause."""
-        ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
-        gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
-        theme = current_theme()
-        colors = BarColors(
-            argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
-        )
-        size = round(plot.width() * ratio), round(plot.height() * ratio)
-        pixels = paint_bars(self._bars, *size, pitch * ratio, round(gap * ratio), colors)
-        if np.array_equal(pixels, self._pixels):
-            return False
-        self._pixels, self._image = pixels, pixels_image(pixels, ratio)
-        return True
+    def item_at(self, place: QPointF) -> int | None:
+        index = int(place.x() // self._pitch)
+        return self.items()[index] if 0 <= index < len(self._bars) else None
 
-    def take_theme(self) -> None:
-        self._draw()
+    def words(self, item: int) -> str:
+        return layer_words(self._bars[item].source) if item in self._bars else ""
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._draw()
-
+    @property
     def _pitch(self) -> float:
         return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
 
-    def tip_at(self, place: QPoint) -> str:
-        """All numbers of the layer under the mouse."""
-        index = int(place.x() / self._pitch()) if self._bars else -1
-        return layer_words(self._bars[index].source) if 0 <= index < len(self._bars) else ""
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        self.fill_background(painter)
+    def paint(self, painter: QPainter, theme: Theme) -> None:
         if not self._bars:
             return
-        plot = self._plot()
-        painter.drawImage(plot.topLeft(), self._image)
         painter.setFont(font_text(11))
-        painter.setPen(current_theme().color("muted"))
+        painter.setPen(theme.color("muted"))
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
-        pitch = self._pitch()
+        pitch, high, foot = self._pitch, max(1, self.height() - 30), self.height() - 15
         every = max(1, -(-26 // int(max(pitch, 1))))
-        is_told_by_number = len({bar.name[:1] for bar in self._bars}) == 1  # False with L0 and X0 (cross layers)
-        for index in range(0, len(self._bars), every):
-            name = self._bars[index].name
-            text, x = name[1:] if pitch <= 22 and is_told_by_number else name, (index + 0.5) * pitch - 1
-            self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())
+        is_told_by_number = (
+            len({bar.name[:1] for bar in self._bars.values()}) == 1
+        )  # False with L0 and X0 (cross layers)
+        for index, (layer, bar) in enumerate(self._bars.items()):
+            self._paint_bar(painter, theme, bar, index * pitch, high, foot)
+            if index % every == 0:
+                text = bar.name[1:] if pitch <= 22 and is_told_by_number else bar.name
+                painter.setPen(theme.color("text" if layer == self.pointed_item else "muted"))
+                self._painter.between(painter, text, (index + 0.5) * pitch - 1, foot + 8, 0, self.width(), self.width())
+
+    def _paint_bar(self, painter: QPainter, theme: Theme, bar: LayerBar, left: float, high: int, foot: float) -> None:
+        """Paint a bar that stands on `foot`; what is not zero has at least a pixel."""
+        gap = 4 if self._pitch > 12 else 1 if self._pitch > 3 else 0
+        wide, least = max(round(left + self._pitch) - gap - round(left), 1), 1 / self.devicePixelRatioF()
+        painter.fillRect(QRectF(round(left), foot, wide, -high * bar.reserved), theme.color("page_free"))
+        top = foot
+        for piece, role in zip(bar.pieces, _PIECES, strict=False):
+            tall = max(high * piece, least) if piece > 0 else 0.0
+            painter.fillRect(QRectF(round(left), top - tall, wide, tall), theme.color(role))
+            top -= tall
+        line = max(foot - high, foot - round(high * bar.predicted) - least)  # just above a bar of the same height
+        painter.fillRect(QRectF(round(left), line, wide, least), theme.color("text"))
 
 
 NAMES = ("stored", "reserved", "KV Loupe", "weights", "allocator", "process", "peak")
@@ -500,7 +463,6 @@ class BytesView(View[LedgerView]):
     """The ledger of the step shown."""
 
     name = "bytes"
-    abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
     choices = (
         (SUM, "sum", "All layers together, every gap named"),
@@ -514,6 +476,7 @@ class BytesView(View[LedgerView]):
         self.facts.setAccessibleName("Memory ledger")
         self.table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
+        self._bars.picked.connect(self._on_layer)
         self._series = StepSeries(memory_row, len(NAMES))
         self.plot = self.new_plot("Memory after every step", self.select_step)
         self.key = ColorKey()
@@ -522,6 +485,9 @@ class BytesView(View[LedgerView]):
         self._sheets = stack(WholeLines(body), self.table, holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
         self.follow(models)
+
+    def _on_layer(self, layer: int) -> None:
+        self._models.selection.update(layer=layer)
 
     def read(self) -> LedgerView | str:
         record = shown_record(self._models)

@@ -290,7 +290,6 @@ class EvictedView(AskingView[EvictedState]):
     selects its token."""
 
     name, measures = "evicted", "regret"
-    abilities = frozenset(("view.reset",))
     button_name = "Leave each row out"
     choices = (
         (WHY, "why", "The rule, and the scores of what it evicted and what it kept"),

@@ -78,7 +78,6 @@ class ParityView(AskingView[ParityShown]):
 
     name, measures = "parity", "parity"
     reads_size = True
-    abilities = frozenset(("view.reset",))
     button_words, button_name = "Check", "Check parity"
     choices_when_empty = False
     choices = (

@@ -272,7 +272,6 @@ class TimingsView(View[StepTimes]):
     """Clicking a bar selects its step."""
 
     name = "timings"
-    abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
 
     def __init__(self, models: Models) -> None:

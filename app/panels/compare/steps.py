@@ -120,7 +120,6 @@ class CompareStepsView(View[StepsShown]):
 
     name = "compared_steps"
     follows = (SELECTION, STATUS, STEPS, COMPARISON)
-    abilities = frozenset(("view.reset",))
     choices_when_empty = False
     reads_size = True
     choices = (

@@ -112,7 +112,9 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     bars = bart.window.panels["bytes"].findChild(LayerBars)
     assert bars is not None
     bars.resize(4 * 20, 120)
-    assert any("‹L0› ‹X0›" in line for line in painted(bars)), "two layers may not both be called 0"
+    words = " ".join(painted(bars))
+    assert "‹L0›" in words, "two layers may not both be called 0"
+    assert "‹X0›" in words
     cross = [[layer.stored for layer in record.num_bytes.layers[2:]] for record in (first, latest)]
     assert cross == [[2 * SOURCE * 64 * 4] * 2] * 2
     assert [layer.stored for layer in latest.num_bytes.layers[:2]] == [2 * (1 + STEPS) * 64 * 4] * 2

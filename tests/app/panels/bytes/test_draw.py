@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import QPoint, Qt
+from pytestqt.qtbot import QtBot
 
 from app.kit.facts import Fact
+from app.kit.theme import current_theme
+from app.models import Models
 from app.panels import bytes as ledger
 from app.panels import timings
 from app.panels.bytes import layer_cells
@@ -99,14 +103,33 @@ def test_layer_bars_are_shares_of_the_largest() -> None:
     assert ledger.layer_bars(replace(samples.cache_bytes(1), layers=())) == ()
 
 
-def test_layer_bars_stand_on_the_ground_and_show_the_least_that_is_stored() -> None:
+def test_layer_bars_stand_on_the_ground_and_show_the_least_that_is_stored(qtbot: QtBot) -> None:
     held = samples.cache_bytes(10)
     layer = replace(held.layers[0], stored=50, reserved=100, predicted=50, gaps=())
-    tiny = replace(layer, stored=1, predicted=1)
-    bars = ledger.layer_bars(replace(held, layers=(layer, tiny)))
-    colors = ledger.BarColors(reserved=1, pieces=(2, 3, 4, 5), formula=9)
-    pixels = ledger.paint_bars(bars, 40, 100, 20, 4, colors)
-    assert pixels.shape == (100, 40)
-    assert pixels[:, 5].tolist() == [1] * 49 + [9] + [2] * 50
-    assert pixels[:, 25].tolist() == [1] * 98 + [9, 2]
-    assert not pixels[:, 16:20].any()  # between two bars the panel shows
+    tiny = replace(layer, layer=1, stored=1, predicted=1)
+    bars = ledger.LayerBars()
+    qtbot.addWidget(bars)
+    bars.resize(80, 130)  # with 15 pixels for words above and below
+    bars.show_bars(ledger.layer_bars(replace(held, layers=(layer, tiny))))
+    picture, theme = bars.grab().toImage(), current_theme()
+    names = {theme.color(role).name(): role for role in ("page_free", "page_used", "text", "panel")}
+
+    def column(x: int) -> list[str]:
+        return [names.get(picture.pixelColor(x, y).name(), "") for y in range(15, 115)]
+
+    assert column(5) == ["page_free"] * 49 + ["text"] + ["page_used"] * 50
+    assert column(45) == ["page_free"] * 98 + ["text", "page_used"]
+    assert {role for x in range(36, 40) for role in column(x)} == {"panel"}, "between two bars"
+
+
+def test_a_click_on_a_bar_selects_its_layer(qtbot: QtBot, models: Models) -> None:
+    models.timeline.append(samples.story(3))
+    view = ledger.BytesView(models)
+    qtbot.addWidget(view)
+    view.resize(448, 600)
+    view.show()
+    (bars,) = view.findChildren(ledger.LayerBars)
+    assert bars.tip_at(QPoint(bars.width() // 2, 30)).startswith("layer ")
+    place = QPoint(int(min(bars.width() / samples.LAYERS, 64) * 2.5), 30)
+    qtbot.mouseClick(bars, Qt.MouseButton.LeftButton, pos=place)
+    assert models.selection.now.layer == 2
