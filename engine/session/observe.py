@@ -139,8 +139,8 @@ def observed(
         stats, non_finite, checksums = found.stats, found.non_finite, found.checksums
         rows = measured.new_rows.rows_of(arrays)
     following = next_token(arrays, sample.token_id, text_of) if sample and IDS in arrays else None
-    if following is not None and following.entropy != following.entropy and following.num_non_finite:
-        bad = NonFinite("logits", None, None, part.num_tokens - 1, following.num_non_finite)
+    if sample and following and following.entropy != following.entropy:
+        bad = NonFinite("logits", None, None, part.num_tokens - 1, len(sample.logprobs))
         non_finite = (*non_finite, bad)
     part = replace(
         part,
@@ -291,7 +291,8 @@ class Observer:
         firsts = [part.first_position for part in record.sequences]
         checksums = checksums_of(firsts, [each.checksums for each in seen])
         for part, _, _, rows in seen:
-            self.history.log_rows(record.step, part.seq_id, rows)
+            if rows:
+                self.history.log_rows(record.step, part.seq_id, rows)
         self.history.tree.set_checksums(record.step, checksums)
         if is_now:
             measuring.clock.end()

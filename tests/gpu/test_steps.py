@@ -231,7 +231,7 @@ def check_record(session: Session, record: StepRecord) -> None:
     likely = likely_tokens(torch.log_softmax(logits.float(), -1)[None])
     expected = likely["candidates.logprobs"][0].tolist()
     pairs = [(sorted((each.logprob for each in part.candidates), reverse=True), expected)]
-    pairs.append(([part.entropy or 0.0], [float(likely["candidates.numbers"][0, 0])]))
+    pairs.append(([part.entropy or 0.0], [float(likely["candidates.entropy"][0])]))
     if part.rows is not None:
         pairs += zip(map(flat, astuple(part.rows)[1:]), map(flat, astuple(new_rows.stats)[1:]), strict=True)
     weights = session.history.attention_with(part.seq_id, part.num_tokens)

@@ -46,20 +46,18 @@ def test_the_most_probable_the_entropy_and_the_chosen_one(size: int) -> None:
             own = float(c.token_id == sample.token_id) if sample.probs is None else float(sample.probs[c.token_id])
             assert c.sampled_prob == pytest.approx(own)
         assert found.entropy == pytest.approx(-(np.exp(row) * row).sum(), rel=1e-4)  # type: ignore[attr-defined]
-        assert found.num_non_finite == 0  # type: ignore[attr-defined]
 
 
-def test_what_is_no_number_is_counted_and_certainty_has_no_entropy() -> None:
+def test_what_is_no_number_has_no_entropy_and_that_of_certainty_is_zero() -> None:
     certain = torch.full((40,), -math.inf)
     certain[7] = 0.0
     (found,) = told([Sample(torch.tensor(7), certain, None)])
-    assert (found.entropy, found.num_non_finite, found.candidates[0].token_id) == (0.0, 39, 7)  # type: ignore[attr-defined]
+    assert (found.entropy, found.candidates[0].token_id) == (0.0, 7)  # type: ignore[attr-defined]
     assert str(found.entropy) == "0.0"  # type: ignore[attr-defined]
     bad = certain.clone()
     bad[[2, 3]] = math.nan
     (found,) = told([Sample(torch.tensor(7), bad, None)])
     assert math.isnan(found.entropy)  # type: ignore[attr-defined]
-    assert found.num_non_finite == 39  # type: ignore[attr-defined]
     assert candidate_measures([]) == []
 
 
