@@ -249,6 +249,7 @@ class FusedDecoder:
         self.embedded = body.embed_tokens  # ids [B, T] -> embeddings [B, T, hidden]
         self._blocks = [Block(layer, is_joined) for layer in body.layers]
         self._norm, self._head = norm_of(body.norm), model.lm_head
+        self._turned: Turned | None = None
         self.guard = Guard(model)
         self._weights: list[torch.Tensor] = list(model.parameters())
         joins = [join for block in self._blocks for join in block.joins]
@@ -280,7 +281,8 @@ class FusedDecoder:
         """The newest logits `[B, 1, V]` of a batch. Its `check` is called before every layer and after the last."""
         deferred: DeferredOutputs | None = None
         if batch.pages is not None:
-            hidden = self.run_layers(self.embedded(batch.ids), places_of(batch), InPlace(batch), batch)
+            hidden = self.embedded(batch.ids)
+            hidden = self.run_layers(hidden, self.rotation(hidden, places_of(batch)), InPlace(batch), batch)
         elif batch.lengths is None:
             hidden, deferred = self.outputs(batch, MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None)
         else:
@@ -295,28 +297,47 @@ class FusedDecoder:
         """The last layer's output `[1, T, hidden]` for ids `[1, T]`, at positions from `start` on if that is not where
         the cache ends. If more than `least_products` multiplications can be deferred, only the newest token's output,
         and an object that computes the output of all."""
-        hidden, places = self.embedded(batch.ids), places_of(batch, start)
+        hidden, first = self.embedded(batch.ids), batch.starts[0] if start is None else start
         is_one, mask = hidden.shape[1] == 1, UNMASKED
         if not is_one or batch.cache is None or batch.cache.is_compileable:  # else one query reads every row
+            places = torch.arange(first, first + hidden.shape[1], device=hidden.device)[None]
             mask = RowMask.of(create_causal_mask(self._config, hidden, None, batch.cache, places), hidden)
         one = OneCache(batch, mask, batch.starts[0] + 1 if is_one else None)
         attend: OneCache | NewestOfChunk = one
-        if least_products is not None:
+        if least_products is not None and not is_one:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
-        hidden = self.run_layers(hidden, places, attend, batch)
+        hidden = self.run_layers(hidden, self._rotation_from(hidden, first), attend, batch)
         return hidden, attend.deferred
 
     def hidden_by_sequence(self, batch: Batch, append: AppendBySequence) -> torch.Tensor:
         """The last layer's output `[B, 1, hidden]` for the next tokens of several sequences: matrix products for all at
         once, attention for each sequence separately."""
         attend = BySequence(append, batch.probe.split(len(batch.ids)) if batch.probe is not None else None)
-        return self.run_layers(self.embedded(batch.ids), places_of(batch), attend, batch)
+        hidden = self.embedded(batch.ids)
+        return self.run_layers(hidden, self.rotation(hidden, places_of(batch)), attend, batch)
+
+    def rotation(self, hidden: torch.Tensor, places: torch.Tensor) -> Rotate:
+        """Rotates the heads of tokens at positions `places` `[B, T]`, in the dtype of `hidden`."""
+        return rotation(*turns_of(*self._rotary(hidden, position_ids=places)))
+
+    def _rotation_from(self, hidden: torch.Tensor, first: int) -> Rotate:
+        """Rotates the heads of the tokens `hidden` `[1, T, hidden]`, the first of which is at the position `first`. The
+        angles of single tokens are computed for many positions at once, which takes hardly longer than for one."""
+        count, kind = hidden.shape[1], getattr(self._rotary, "rope_type", "dynamic")
+        if count > 1 or "dynamic" in kind or kind == "longrope":  # then angles depend on how many tokens there are
+            return self.rotation(hidden, torch.arange(first, first + count, device=hidden.device)[None])
+        turned, start = self._turned, first - first % TURNED
+        if turned is None or turned[0] != (start, hidden.dtype) or turned[1] is not self._rotary.inv_freq:
+            places = torch.arange(start, start + TURNED, device=hidden.device)[None]
+            found = turns_of(*self._rotary(hidden, position_ids=places))
+            turned = self._turned = (start, hidden.dtype), self._rotary.inv_freq, found
+        cos, signed = turned[2]
+        return rotation(cos.narrow(2, first - start, 1), signed.narrow(2, first - start, 1))
 
     def run_layers(
-        self, hidden: torch.Tensor, places: torch.Tensor, attend: Attend, batch: Batch | None = None
+        self, hidden: torch.Tensor, rotate: Rotate, attend: Attend, batch: Batch | None = None
     ) -> torch.Tensor:
-        """Run all layers on embeddings `[B, T, hidden]` of tokens at positions `places` `[B, T]`."""
-        rotate = rotation(*self._rotary(hidden, position_ids=places))
+        """Run all layers on embeddings `[B, T, hidden]` of tokens, whose heads `rotate` rotates to their positions."""
         check, on_layer = (None, None) if batch is None else (batch.check, batch.on_layer)
         # a weight that was moved or cast is no longer a view of a joined matrix; while torch compiles this is not
         # checked, because `LaunchKey` has the addresses
@@ -335,9 +356,7 @@ class FusedDecoder:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits `[B, T, V]` of the last layer's output."""
-        normed = self._norm(hidden)
-        logits: torch.Tensor = self._head(normed) if len(hidden) == 1 else product(normed, self._head.weight)
-        return logits
+        return product(self._norm(hidden), self._head.weight)
 
 
 class Block:
@@ -411,21 +430,28 @@ class Block:
 
 
 Rotate = Callable[[torch.Tensor], torch.Tensor]
+# the first of TURNED positions and the dtype, the frequencies, and what `rotation` needs for these positions
+Turned = tuple[tuple[int, torch.dtype], torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
+TURNED = 64
 
 
-def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
-    """A function that rotates heads `[B, H, T, D]`, half against half, to the positions of cos and sin `[B, T, D]`.
+def turns_of(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin `[B, T, D]` as `rotation` needs them, `[B, 1, T, D]`, with the sign of its first half moved into the
+    sine."""
+    half = sin.shape[-1] // 2
+    return cos.unsqueeze(1), torch.cat([-sin[..., :half], sin[..., half:]], -1).unsqueeze(1)
 
-    x cos + (-x2, x1) sin, with the sign moved into the sine: of x only the halves have to be swapped.
-    """
-    cos, half = cos.unsqueeze(1), sin.shape[-1] // 2
-    signed = torch.cat([-sin[..., :half], sin[..., half:]], -1).unsqueeze(1)
+
+def rotation(cos: torch.Tensor, signed: torch.Tensor) -> Rotate:
+    """A function that rotates heads `[B, H, T, D]`, half against half: x cos + (-x2, x1) sin. Of x only the halves have
+    to be swapped."""
+    half = signed.shape[-1] // 2
     return lambda rows: torch.mul(rows, cos).add_(rows.roll(half, -1).mul_(signed))
 
 
-def places_of(batch: Batch, start: int | None = None) -> torch.Tensor:
-    """The positions `[B, T]` of the ids of a batch, from `start` on if that is given."""
-    starts, ids = batch.starts if start is None else (start,), batch.ids
+def places_of(batch: Batch) -> torch.Tensor:
+    """The positions `[B, T]` of the ids of a batch."""
+    starts, ids = batch.starts, batch.ids
     if len(starts) == 1:
         return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
     return to_device(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)

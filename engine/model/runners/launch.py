@@ -267,7 +267,8 @@ class Launch:
             rows[attn.layer_idx] = keys, values
             return read(attn, query, keys, values)
 
-        hidden = self._decoder.run_layers(self._decoder.embedded(self._ids), self._positions, attend)
+        hidden = self._decoder.embedded(self._ids)
+        hidden = self._decoder.run_layers(hidden, self._decoder.rotation(hidden, self._positions), attend)
         outputs = [self._decoder.head(hidden)]
         self._layers = list(seen)
         if self._shows:

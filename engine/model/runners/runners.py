@@ -46,10 +46,9 @@ class Runners:
     @property
     def state(self) -> RunnerState:
         """The chosen runner, which others are impossible and why, and why another one is used."""
-        refused = tuple((name, each) for name in RUNNERS if (each := self.why_not(name)))
         pages = self.pages
         why: tuple[tuple[PagedAttentionName, str], ...] = (("pages", pages.why_not),) if pages.why_not else ()
-        return RunnerState(self.chosen, refused, self.note, pages.chosen, why)
+        return RunnerState(self.chosen, tuple(self._refused.items()), self.note, pages.chosen, why)
 
     @property
     def note(self) -> str:
@@ -82,16 +81,15 @@ class Runners:
 
     def why_not(self, name: RunnerName) -> str:
         """The reason why a runner is impossible for this model, empty where it is possible."""
-        if not RUNNERS[name].needs:
-            return ""
-        if self.decoder is None:
-            return f"it needs {RUNNERS['fused'].needs}"
-        return self._why_not_compiled if name == "compile" else ""
+        return self._refused.get(name, "")
 
     @cached_property
-    def _why_not_compiled(self) -> str:
+    def _refused(self) -> dict[RunnerName, str]:
         """Cached, because it searches the disk and every step's status needs it."""
-        return "" if self.decoder is None else why_not_compiled(self.decoder.device)
+        if self.decoder is None:
+            return {row.name: f"it needs {RUNNERS['fused'].needs}" for row in RUNNERS.values() if row.needs}
+        why = why_not_compiled(self.decoder.device)
+        return {"compile": why} if why else {}
 
     def choose(self, name: str) -> None:
         """Set the runner from now on; raises `InputError` where it is impossible."""
@@ -133,7 +131,7 @@ class Runners:
     def _compiled(self, batch: Batch, own: OwnForward) -> Result | None:
         """The result of a compiled step of transformers' own forward, for caches whose decode steps are to be compiled;
         None for others, and where it cannot be compiled."""
-        if not batch.is_plain_step or len(batch.ids) > 1 or compiled_static(batch.cache) is None:
+        if compiled_static(batch.cache) is None or len(batch.ids) > 1 or not batch.is_plain_step:
             return None
         if self._compiled_step is None:
             with self._time_compilation():  # this imports torch's compiler, which takes seconds
@@ -148,15 +146,13 @@ class Runners:
         decoder = None if self.chosen == "transformers" or batch.cache is None else self.decoder
         if decoder is None or batch.padding is not None or not decoder.takes(batch.ids):
             return None
-        launches = self._launches_of(decoder) if batch.is_plain_step else None
-        recorded = None if launches is None else launches.run(batch)
+        name, recorded = self._recorded, None
+        if name in ("graph", "compile") and batch.is_plain_step:
+            recorded = self._launches_of(name, decoder).run(batch)
         return recorded or Result(decoder(batch), named("fused", batch))
 
-    def _launches_of(self, decoder: FusedDecoder) -> Launches | None:
-        """The recorded steps of the chosen runner; None if it records none."""
-        name = self._recorded
-        if name not in ("graph", "compile"):
-            return None
+    def _launches_of(self, name: RunnerName, decoder: FusedDecoder) -> Launches:
+        """The recorded steps of a runner that records some."""
         if name not in self._launches:
             recorder = recorder_of(name, decoder.device, lambda work: self.compiling(work))
             announce = self._announce_and_time if name == "compile" else lambda label: self.announce(label)
