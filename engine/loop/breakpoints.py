@@ -75,21 +75,21 @@ class Breakpoints:
     def halt(self, session: Session, record: StepRecord) -> bool:
         """Evaluate all conditions, including the one that the run goes to, at the step just done; whether one holds.
         Hits are reported, and the run ends. O(1) without conditions."""
+        self._halted_by = None
+        if not self.is_evaluating:
+            return False
         from engine.session.conditions import hits_at
 
-        asked: list[tuple[int | None, str]] = [
-            (breakpoint.id, breakpoint.text) for breakpoint in self._breakpoints if breakpoint.is_enabled
-        ]
+        asked: list[tuple[int | None, str]] = [(each.id, each.text) for each in self._breakpoints if each.is_enabled]
         if self._steps.until:
             asked.append((None, self._steps.until))
-        hits = hits_at(session, record, asked, self._comparing.differs, self._too_slow)
-        found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
-        self._halted_by = found[0] if found else None
-        for hit in found:
-            self._reporter.emit(hit)
-        if found:
+        for hit in hits_at(session, record, asked, self._comparing.differs, self._too_slow):
+            told = replace(hit, reply_to=self._steps.asked_by)
+            self._halted_by = self._halted_by or told
+            self._reporter.emit(told)
+        if self._halted_by is not None:
             self._steps.end()
-        return bool(found)
+        return self._halted_by is not None
 
     # ---- status --------------------------------------------------------------------------------------------------
 

@@ -29,14 +29,9 @@ class Activity:
         self.num_marks += 1
 
     def begin(self, what: str) -> None:
-        """Set what the loop does from now on."""
+        """Set what the loop does from now on; nothing while it waits."""
         self.what = what
-        self.mark()
-
-    def rest(self) -> None:
-        """Note that the loop waits for a command, or for the pace of a run."""
-        self.what = ""
-        self.mark()
+        self.num_marks += 1
 
 
 LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
@@ -65,7 +60,7 @@ class Inbox:
 
     def wait(self, timeout_s: float | None = None) -> Command | None:
         """The next command that arrives; None where none comes in time."""
-        self._activity.rest()
+        self._activity.begin("")
         try:
             return self._arrived.get(timeout=None if timeout_s is None else min(timeout_s, LONGEST_WAIT_S))
         except Empty:
@@ -120,7 +115,7 @@ class Inbox:
 
     def _collect(self) -> None:
         """Move arrived commands to the queue; of commands that replace each other only the newest stays."""
-        self._activity.mark()
+        self._activity.num_marks += 1
         while True:
             try:
                 command = self._arrived.get_nowait()

@@ -83,9 +83,15 @@ class EngineLoop:
         return command
 
     def _work(self) -> Shutdown:
-        """Handle commands as they come, and work between them."""
-        while not isinstance(command := self._next_command(), Shutdown):
-            self._turn(command)
+        """Handle commands as they come, and work between them; wait where there is nothing to do, or the pace of a run
+        delays its next step."""
+        command = self.inbox.take()
+        while not isinstance(command, Shutdown):
+            has_worked = self._turn(command)
+            command = self.inbox.take()
+            if not has_worked and command is None:
+                self._rest()
+                command = self.inbox.wait(self._wait_s if self._has_work else None)
         self.reporter.end_all_but()
         return command
 
@@ -94,28 +100,40 @@ class EngineLoop:
         `run`."""
         self._turn(self.inbox.take())
 
-    def _turn(self, command: Command | None) -> None:
-        """Handle a command; without one do the most urgent piece of work: surprisals if there is time, a step, then a
-        picture that is owed, the other run of a comparison, an opened file, a what-if trial."""
+    def _turn(self, command: Command | None) -> bool:
+        """Handle a command; without one do the most urgent piece of work. False where there is nothing to do."""
         if command is not None:
             self._guard(command)
-        elif self._session is not None and self._has_time_for_surprisal:
+        elif not self._go_on():
+            return False
+        self.reporter.end_all_but(self.steps.asked_by if self._has_work else None, self.measuring.asked_by)
+        return True
+
+    def _go_on(self) -> bool:
+        """Do a piece of work: surprisals if there is time, a step, then a picture that is owed, the other run of a
+        comparison, an opened file, a what-if trial. False where there is none, or a step is not due yet."""
+        session, wait_s = self.workspace.session, self._wait_s if self._has_work else None
+        if session is not None and self._surprisal.has_time(session, wait_s):
             self.activity.begin("the surprisal of a prompt")
-            self._surprisal.advance(self._session)
-        elif self._session is not None and self._has_work:
-            self._advance(self._session)
+            self._surprisal.advance(session)
+        elif session is not None and wait_s is not None:
+            if wait_s > 0:
+                return False
+            self._advance(session)
         elif self.reporter.owes:
-            self.activity.begin("drawing")
+            self._begin_other("drawing")
             self.reporter.pay()
         elif self.comparing.has_more:
-            self.activity.begin("the other run of a comparison")
-            self.comparing.advance(self._session)
+            self._begin_other("the other run of a comparison")
+            self.comparing.advance(session)
         elif self.workspace.opened.has_more:
             self.workspace.opened.report_more()
         elif self.measuring.is_trying:
-            self.activity.begin("trying another cache")
+            self._begin_other("trying another cache")
             self.measuring.advance_trial()
-        self.reporter.end_all_but(self.steps.asked_by if self._has_work else None, self.measuring.asked_by)
+        else:
+            return False
+        return True
 
     @property
     def session(self) -> Session:
@@ -129,17 +147,16 @@ class EngineLoop:
         return self.workspace.opened.snapshot or self.session
 
     @property
-    def _session(self) -> Session | None:
-        return self.workspace.session
-
-    @property
     def _has_work(self) -> bool:
-        return self.steps.count != 0 and self._session is not None and self._session.has_work
+        session = self.workspace.session
+        return self.steps.count != 0 and session is not None and session.has_work
 
     @property
     def _wait_s(self) -> float:
-        """Seconds until the pace of the run allows the next step; prefill chunks are not paced."""
-        return 0.0 if self._session is not None and self._session.is_prefilling else self.steps.wait_s
+        """Seconds until the pace of the run allows the next step; prefill chunks are not paced, nor is an inline
+        loop."""
+        wait_s = 0.0 if self.reporter.is_inline else self.steps.wait_s
+        return 0.0 if wait_s and self.session.is_prefilling else wait_s
 
     @property
     def _pauses_now(self) -> bool:
@@ -153,39 +170,25 @@ class EngineLoop:
             status = EngineStatus(None, cache, sampling, (), None, running=False, work=self.reporter.work)
         else:
             status = current.status(self.workspace.sampling, self.reporter.work, running=self._has_work)
-        return self.breakpoints.added_to(status, self._session)
+        return self.breakpoints.added_to(status, self.workspace.session)
 
-    def _next_command(self) -> Command | None:
-        """The next command; None when none has come and there is work to do. Waits for a command when there is no work,
-        or while the pace of a run delays the next step."""
-        if (command := self.inbox.take()) is not None or self._has_time_for_surprisal:
-            return command
-        if not self._has_work:
-            self._rest()
-            if self.reporter.owes or self.comparing.has_more or self.workspace.opened.has_more:
-                return None
-            return None if self.measuring.is_trying else self.inbox.wait()
-        if (wait_s := self._wait_s) <= 0:
-            return None
+    def _begin_other(self, what: str) -> None:
+        """Begin with other work than a step."""
         self._rest()
-        return self.inbox.wait(wait_s)
+        self.activity.begin(what)
 
     def _rest(self) -> None:
         """Tell the session that a pause comes before its next step."""
-        if self._session is not None:
-            self._session.stepper.rest()
-
-    @property
-    def _has_time_for_surprisal(self) -> bool:
-        return self._surprisal.has_time(self._session, self.steps.wait_s if self._has_work else None)
+        if self.workspace.session is not None:
+            self.workspace.session.stepper.rest()
 
     # ---- between commands ----------------------------------------------------------------------------------------
 
     def _guard(self, command: Command) -> None:
         """Handle one command. Any error is reported as one `Failed`, and the session is unchanged."""
         were_open = self._finish_records()
-        if self._session is not None:
-            self._session.stepper.discard_ahead()
+        if self.workspace.session is not None:
+            self.workspace.session.stepper.discard_ahead()
         if command.facts.ends_trial:
             self.measuring.drop_trial()
         self.reporter.take(command)
@@ -197,8 +200,8 @@ class EngineLoop:
         except Exception as error:
             self.reporter.fail(error, type(command).__name__)
         has_said, self.reporter.work = self.reporter.work is not None, None
-        if not self._has_work and self._session is not None:
-            self.watching.catch_up(self._session)
+        if self.workspace.session is not None and not self._has_work:
+            self.watching.catch_up(self.workspace.session)
         if were_open or has_said or not command.facts.is_quiet:
             self.reporter.send_status()
 
@@ -252,9 +255,10 @@ class EngineLoop:
     def _may_read_late(self, session: Session) -> bool:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
         whose records no stop condition and no comparison waits for."""
-        is_run = self.steps.count is None or self.steps.count > 1
+        if session.ring.late_steps == 0 or (self.steps.count is not None and self.steps.count <= 1):
+            return False
         is_read = self.breakpoints.is_evaluating or self.comparing.is_on or session.is_prefilling or self.steps.is_paced
-        return session.ring.late_steps > 0 and is_run and not is_read
+        return not is_read
 
     def _advance_late(self, session: Session, records: list[StepRecord]) -> None:
         """Report after a decode step whose own record comes late; `records` are those of earlier steps, complete by
@@ -273,13 +277,14 @@ class EngineLoop:
     def _finish_records(self) -> bool:
         """Wait for and send the records of all finished steps; whether there were any. Raises `DeviceLost` where the
         device that holds the measurements has failed."""
-        if self._session is None or not self._session.observer.num_open:
+        session = self.workspace.session
+        if session is None or not session.observer.num_open:
             return False
         try:
-            records = self._session.observer.complete()
+            records = session.observer.complete()
         except Exception as error:  # a device failure: all other errors come with the records, as `take_read_errors`
             raise DeviceLost(first_line(error)) from None
-        self._send_records(self._session, records)
+        self._send_records(session, records)
         return True
 
     def _send_records(self, session: Session, records: list[StepRecord]) -> None:

@@ -81,7 +81,7 @@ def test_what_gets_on_again_says_so_and_waits_anew() -> None:
     looked.activity.mark()
     assert looked.seconds(1) == [EngineBusy("", 0), EngineBack()]
     assert looked.seconds(2) == [EngineBusy("writing a snapshot", 2)]
-    looked.activity.rest()
+    looked.activity.begin("")
     assert looked.seconds(1) == [EngineBusy("", 0)]
     assert looked.seconds(100) == [], "it waits for a command"
 
