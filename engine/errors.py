@@ -6,8 +6,12 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
+
+Check = Callable[[], None]  # called between two pieces of work; raises `Cancelled` to end it
+Progress = tuple[int, int]  # pieces of work that are done, and all of them
+Report = Callable[[str, int, int | None], None]  # told what is done in words, how much of it, and of how much
 
 
 class InputError(ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import cycle, islice
 from typing import TypeVar
@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import Check, InputError, Progress
 from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import is_endless
@@ -35,7 +35,6 @@ WARM_UP = 1  # decode steps that are not measured
 MOST, MOST_SEQUENCES = 1 << 20, 1 << 10
 
 M = TypeVar("M", bound=LoadedModel)
-Progress = tuple[int, int]
 TOO_LARGE = (InputError, MemoryError, torch.OutOfMemoryError)
 
 
@@ -89,7 +88,7 @@ class Contender:
     step_ms: list[float] = field(default_factory=list)
     overhead: list[float] = field(default_factory=list)
 
-    def take_turn(self, num_steps: int, check: Callable[[], None]) -> None:
+    def take_turn(self, num_steps: int, check: Check) -> None:
         """Start again if `num_steps` is 0, else take a turn of that many steps, with the given runner. Raises
         `InputError` if the model cannot use that runner."""
         runners = self.model.runners
@@ -100,7 +99,7 @@ class Contender:
         with runners.chosen_as(self.runner):
             self.run(num_steps, check) if num_steps else self.start(check)
 
-    def start(self, check: Callable[[], None]) -> None:
+    def start(self, check: Check) -> None:
         """Read the prompts in a new session until every sequence has its first token, and record the time."""
         self.session = None  # frees its memory before the new session allocates
         self._check_context()
@@ -114,7 +113,7 @@ class Contender:
         self.ttft_ms.append((time.perf_counter() - began) * 1e3)
         self.session = session
 
-    def run(self, num_steps: int, check: Callable[[], None]) -> None:
+    def run(self, num_steps: int, check: Check) -> None:
         """Take a turn of `num_steps` decode steps and record it. The first turn begins with a warm-up step."""
         assert self.session is not None
         if not self.step_ms:
@@ -193,7 +192,7 @@ def bench(
     num_steps: int,
     batches: tuple[int, ...] = (1,),
     prompt_ids: tuple[int, ...] | None = None,
-    check: Callable[[], None] = never_cancel,
+    check: Check = never_cancel,
     runners: Mapping[str, str] | None = None,
 ) -> Iterator[Progress | BenchRow | BenchRefused]:
     """Yield a row for every mode, context and batch, and progress (turns done, of all turns) in between.
@@ -215,9 +214,7 @@ def bench(
             yield piece if not isinstance(piece, int) else (number * turns + piece, len(points) * turns)
 
 
-def compare(
-    contenders: list[Contender], point: BenchPoint, check: Callable[[], None]
-) -> Iterator[int | BenchRow | BenchRefused]:
+def compare(contenders: list[Contender], point: BenchPoint, check: Check) -> Iterator[int | BenchRow | BenchRefused]:
     """Let the modes take turns at one point. Yields the number of turns taken, each mode that has to stop, and at the
     end a row for each of the others."""
     rounds = min(ROUNDS, point.num_steps)

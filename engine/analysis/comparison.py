@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from engine.analysis.reference import errors_at, largest
 from engine.analysis.tolerance import TOLERANCES, Tolerance, tolerance_between
 from engine.cache.contract import Pair
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.files.text import model_beside
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.state import num_common
@@ -130,7 +130,7 @@ class Comparison:
         """Whether B has fewer tokens than A and can be stepped."""
         return self._follower is not None and self.b.num_tokens < self.a.num_tokens
 
-    def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[ComparedStep | tuple[int, int]]:
+    def catch_up(self, check: Check | None = None) -> Iterator[ComparedStep | tuple[int, int]]:
         """Give B the tokens of A, and compare wherever both have the same number of tokens. Yields each comparison, or
         progress (tokens of B, tokens of A). `check` is called between the layers of a prefill and raises to cancel."""
         self._drop_outdated_steps()
@@ -153,7 +153,7 @@ class Comparison:
             self.steps.append(not_compared(self.a, self.a.num_tokens))  # so that pictures are of what is held now
             yield self.steps[-1]
 
-    def scan(self, check: Callable[[], None] = lambda: None) -> ComparisonScanned | None:
+    def scan(self, check: Check = lambda: None) -> ComparisonScanned | None:
         """Compare all rows that both hold now; None if there are none to compare. `check` raises to cancel."""
         count = num_common(self.a.token_ids, self.b.token_ids)
         if self.no_rows or not count:
@@ -250,7 +250,7 @@ class ComparisonFollower:
         self.run.session = Session(self._model, self._cache, surprisal=False)
         self.run.seq_id = self.run.session.submit(self._prompt)
 
-    def follow(self, token_ids: list[int], check: Callable[[], None] | None = None) -> Iterator[int]:
+    def follow(self, token_ids: list[int], check: Check | None = None) -> Iterator[int]:
         """Step until the run has all of `token_ids`; yields its number of tokens after each step."""
         self._go_back_to(num_common(token_ids, self.run.token_ids), len(token_ids))
         session = self.run.session
@@ -612,7 +612,7 @@ def first_difference(
     theirs: Source,
     layers: Iterable[LayerGeometry],
     tolerance: Tolerance,
-    check: Callable[[], None] = lambda: None,
+    check: Check = lambda: None,
 ) -> FirstDifference | None:
     """The first position, and in it the lowest layer, whose row differs by more than rounding, among the rows that both
     hold. `check` is called between layers and raises to cancel."""

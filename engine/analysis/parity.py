@@ -16,7 +16,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
-from engine.errors import InputError
+from engine.errors import InputError, Progress
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
 from engine.look.candidates import kl_divergence
@@ -26,8 +26,6 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted
 from engine.wire.measurements import CheckParity, ParityReport, Verdict
 from engine.wire.records import read_only_floats, read_only_ints
-
-Progress = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)

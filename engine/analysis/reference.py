@@ -4,7 +4,7 @@ rounding from a fault, by the table in `tolerance`."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.source import PARTS, Rows, gather_rows, places_of, slots_of
 from engine.model.loader import LoadedModel
@@ -71,7 +71,7 @@ def reference(
     model: LoadedModel,
     prompt_ids: tuple[int, ...],
     num_steps: int,
-    check: Callable[[], None] = never_cancel,
+    check: Check = never_cancel,
     forced: tuple[int, ...] | None = None,
 ) -> Reference:
     """Compute the reference: choose tokens greedily in an exact cache, or take the `forced` ones, then run one forward
@@ -101,7 +101,7 @@ def given(
     prompt_ids: tuple[int, ...],
     num_steps: int,
     forced: tuple[int, ...] | None = None,
-    check: Callable[[], None] = never_cancel,
+    check: Check = never_cancel,
 ) -> Iterator[tuple[torch.Tensor, float]]:
     """Give a session a prompt, and after it the forced tokens, or those that it finds most probable. Yields the logits
     `[V]` after the prompt and after each token but the last, and the seconds that their step took. `check` is called

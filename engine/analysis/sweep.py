@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
@@ -10,7 +10,7 @@ import torch
 
 from engine.analysis.bench import synthetic_ids
 from engine.analysis.reference import Reference, given, measure, measured_session, reference
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.model.loader import LoadedModel
 from engine.session.commands import first_ids
 from engine.session.driver import never_cancel
@@ -82,7 +82,7 @@ def sweep(
     modes: Sequence[SweepMode],
     num_steps: int,
     done: Collection[tuple[str, str]] = (),
-    check: Callable[[], None] = never_cancel,
+    check: Check = never_cancel,
 ) -> Iterator[SweepRow | Unavailable]:
     """Yield a row for every mode on every text, except for those `done`, by the names of mode and text. It can be
     closed after any row. `check` is called before every step and raises to cancel."""
@@ -106,14 +106,14 @@ def sweep(
                 yield Unavailable(mode.name, str(error), text.name)
 
 
-def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callable[[], None]) -> Reference:
+def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Check) -> Reference:
     """The reference of a text: what the model computes without a cache."""
     tokens = tokens_of(model, text, num_steps)
     return reference(model, tokens.prompt_ids, num_steps, check, tokens.forced)
 
 
 def sweep_row(
-    model: LoadedModel, mode: SweepMode, text: SweepText, truth: Reference, check: Callable[[], None] = never_cancel
+    model: LoadedModel, mode: SweepMode, text: SweepText, truth: Reference, check: Check = never_cancel
 ) -> SweepRow:
     """Measure one mode, given the tokens of the reference. The speed is that of decode steps only, without capture."""
     num_prompt, num_steps = len(truth.prompt_ids), len(truth.token_ids)

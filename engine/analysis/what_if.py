@@ -16,14 +16,14 @@ from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stacking import on_one_device
-from engine.errors import InputError
+from engine.errors import InputError, Progress
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.candidates import kl_divergence
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
 from engine.session.mode import CacheMode
-from engine.session.rerun import Outcome, Progress, RowsByLayer, fill, held_by
+from engine.session.rerun import Outcome, RowsByLayer, fill, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

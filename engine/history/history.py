@@ -176,10 +176,8 @@ class History:
 
     def log_rows(self, step: int, seq_id: int, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Log the new rows of a step as they were computed: K and V `[H_kv, T, D]` by layer."""
-        if rows:
-            self.rows.put(
-                (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
-            )
+        entry = {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
+        self.rows.put((step, seq_id), entry)
 
     def log_norms(self, record: StepRecord) -> None:
         """Log the statistics of the new rows of a step."""

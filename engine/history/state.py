@@ -238,7 +238,7 @@ class SequenceState(Struct, frozen=True, gc=False):
     @property
     def has_work(self) -> bool:
         """Whether a step can compute it: it has not ended, and a token is there to be computed."""
-        return self.stop is None and (self.is_prefilling or self.sampled is not None)
+        return self.stop is None and (self.sampled is not None or self.is_prefilling)
 
     @property
     def phase(self) -> SequencePhase:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from engine.cache.attention_probe import Probe
+from engine.errors import Check
 from engine.look.measures import PackedMeasures, WantedMeasures
 
 if TYPE_CHECKING:
@@ -55,11 +57,11 @@ class Batch:
     padding: torch.Tensor | None = None
     positions: torch.Tensor | None = None
     hidden: HiddenRows = field(default_factory=dict)
-    check: Callable[[], None] | None = None
+    check: Check | None = None
     on_layer: LayerCallback | None = None
     pages: PageReader | None = None
 
-    @property
+    @cached_property
     def starts(self) -> tuple[int, ...]:
         """The number of tokens of each sequence before this forward."""
         return (self.cache.get_seq_length(),) if self.lengths is None else self.lengths
@@ -119,7 +121,7 @@ class Surprisal:
         self._parts: list[torch.Tensor] = []
         self._num_read = 0
 
-    def read(self, hidden: Outputs, head: OutputHead, check: Callable[[], None] | None = None) -> None:
+    def read(self, hidden: Outputs, head: OutputHead, check: Check | None = None) -> None:
         """Take the last layer's output `[1, T, hidden]`, which ends with the chunk, or an object that computes it.
         `head` computes logits `[1, t, V]` of some rows of it; `check` is called before each call of `head`, and raises
         to end the computation."""

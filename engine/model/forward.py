@@ -12,7 +12,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from engine.cache.layers.build import cache_argument
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import NO_LAYER
 from engine.model.batch import Batch, LayerCallback
@@ -74,7 +74,7 @@ def arguments_of(model: Any, batch: Batch) -> dict[str, Any]:
     }
 
 
-def run_encoder(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
+def run_encoder(model: Any, source: torch.Tensor, check: Check | None) -> torch.Tensor:
     """The encoder's output `[1, S, D]` for a source `[1, S]`."""
     run = model.get_encoder()
     reads = check is not None and model.config._attn_implementation == ATTENTION  # additional arguments reach ours only

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from huggingface_hub import CacheNotFound, constants, scan_cache_dir, snapshot_d
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from tqdm.auto import tqdm
 
-from engine.errors import Cancelled, InputError
+from engine.errors import Cancelled, InputError, Report
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
 from engine.wire.events import LocalModel
@@ -20,7 +19,7 @@ WANTED_FILES = ["*.json", "*.safetensors", "tokenizer.model", "vocab.txt", "merg
 BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def resolve_hub_name(name: str, allow_download: bool, report: Callable[[str, int, int | None], None]) -> Path:
+def resolve_hub_name(name: str, allow_download: bool, report: Report) -> Path:
     """The folder of a hub model, downloaded if it is not here and `allow_download`; raises `InputError` if it cannot be
     had."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -43,7 +42,7 @@ def resolve_hub_name(name: str, allow_download: bool, report: Callable[[str, int
         ) from None
 
 
-def reporting_bar(name: str, report: Callable[[str, int, int | None], None]) -> type:
+def reporting_bar(name: str, report: Report) -> type:
     """A tqdm class that calls `report` instead of drawing; `report` may raise `Cancelled`."""
 
     class Bar(tqdm):  # type: ignore[misc]

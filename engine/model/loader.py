@@ -39,7 +39,7 @@ from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.cache.rotation import ModelRotation, rotates_at_any_position, rotation_of
 from engine.chat.template import template_names
-from engine.errors import Cancelled, InputError, clear_frames, first_line, is_out_of_memory
+from engine.errors import Cancelled, InputError, Report, clear_frames, first_line, is_out_of_memory
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register, right_aligned
@@ -102,7 +102,7 @@ class LoadedModel:
         """Every device that holds a part of the model."""
         return [torch.device(name) for name in dict.fromkeys(self.info.layer_devices)] or [self.device]
 
-    @property
+    @cached_property
     def max_length(self) -> int:
         return context_length(self.info.geometry)
 
@@ -215,9 +215,7 @@ class LoadedModel:
                 self.model.set_attn_implementation(ATTENTION)
 
 
-def load(
-    spec: ModelSpec, progress: Callable[[str, int, int | None], None] | None = None, *, has_present: bool = False
-) -> LoadedModel:
+def load(spec: ModelSpec, progress: Report | None = None, *, has_present: bool = False) -> LoadedModel:
     """Load a model; raises `InputError`, and then nothing remains of the failed attempt. `has_present`: another one is
     loaded, which could make room."""
     register()
@@ -342,7 +340,6 @@ def describe(
 # ---- progress, reported while other libraries load ------------------------------------------------------------------
 
 
-ReportProgress = Callable[[str, int, int | None], None]
 REPORT_EVERY_S = 0.02
 
 
@@ -354,7 +351,7 @@ class LoadProgress(TorchFunctionMode):
     catch the first one as an error of a tensor.
     """
 
-    def __init__(self, report: ReportProgress) -> None:
+    def __init__(self, report: Report) -> None:
         super().__init__()
         self._report = report
         self._label = ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from engine.errors import InputError, first_line, is_of_machine
+from engine.errors import InputError, Report, first_line, is_of_machine
 from engine.files.text import read_json_object
 from engine.model.device import Placement
 from engine.model.hub import resolve_hub_name
@@ -55,7 +54,7 @@ class ModelSource:
         return model
 
 
-def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> ModelSource:
+def find_source(spec: ModelSpec, report: Report) -> ModelSource:
     """The source of a model, checked; raises `InputError` for a model or adapter that cannot be loaded. A hub model is
     downloaded only if the spec allows it."""
     if spec.adapter is not None:
@@ -124,7 +123,7 @@ ADAPTER = "adapter_config.json"
 TAGGED_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
-def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Path:
+def resolve_folder(spec: ModelSpec, report: Report) -> Path:
     """The folder of a local model, or of a hub model that is on this computer or may be downloaded."""
     path = Path(spec.base).expanduser()
     if path.is_dir():

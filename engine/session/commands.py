@@ -3,7 +3,6 @@ conversation, begin, delete and join branches, undo an edit, change the cache mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.chat.template import Encoded, Rendered, encode_chat
 from engine.counted import counted
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.history.history import History
 from engine.history.state import Move, SequenceState, num_common
 from engine.history.tree import referred_to
@@ -265,10 +264,7 @@ def answer_of(session: Session, seq_id: int) -> str:
     return text
 
 
-Check = Callable[[], None] | None
-
-
-def branch(session: Session, command: BeginBranch, check: Check = None) -> str | None:
+def branch(session: Session, command: BeginBranch, check: Check | None = None) -> str | None:
     """Go to a step and begin another branch of a sequence there. Returns in words how the rows came, or None if the
     branch begins at the live state. Raises and changes nothing on failure."""
     ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids)).token_ids) if command.token_ids else ()
@@ -325,7 +321,7 @@ def delete_branch(session: Session, step: int) -> tuple[int, ...]:
     return forgotten
 
 
-def undo_edit(session: Session, check: Check = None) -> str:
+def undo_edit(session: Session, check: Check | None = None) -> str:
     """Go to the state before the newest edit on the live path; returns in words how the rows came."""
     history = session.history
     edited = (s for s in reversed(history.path.steps) if is_edit(session, s))
@@ -340,7 +336,7 @@ def undo_edit(session: Session, check: Check = None) -> str:
     return how
 
 
-def redo_edit(session: Session, check: Check = None) -> str:
+def redo_edit(session: Session, check: Check | None = None) -> str:
     """Go to where the last undo came from; if that is not known, to the newest edit made at the live node. Returns in
     words how the rows came."""
     history = session.history

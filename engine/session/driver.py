@@ -3,14 +3,14 @@ history; and the forwards that a sequence once went through, again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.device import to_device
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.history.history import History
 from engine.history.state import SequenceState
 from engine.history.tree import TreePath
@@ -44,9 +44,7 @@ class Driver:
         cache = CacheMode(model, spec).new_cache(0, num_prompt_tokens)
         return cls(model, cache, num_prompt_tokens, token_ids)
 
-    def compute(
-        self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
-    ) -> torch.Tensor:
+    def compute(self, token_ids: Sequence[int], check: Check | None = None, probe: Probe | None = None) -> torch.Tensor:
         """Compute these tokens in one forward, or in several where the cache takes fewer at once; returns the newest
         logits `[V]`. `check` is called between layers and raises to cancel; a `probe` records attention, else the one
         that the cache's rule needs does. After a failure the cache may hold part of the tokens."""
@@ -55,7 +53,7 @@ class Driver:
             logits = self._forward(token_ids[start : start + at_once], check, probe)
         return logits
 
-    def _forward(self, token_ids: Sequence[int], check: Callable[[], None] | None, probe: Probe | None) -> torch.Tensor:
+    def _forward(self, token_ids: Sequence[int], check: Check | None, probe: Probe | None) -> torch.Tensor:
         cache, stop = self.cache, len(self.token_ids) + len(token_ids)
         cache.begin(len(token_ids))
         probe = probe or cache.probe(False)
@@ -72,7 +70,7 @@ class Driver:
         return logits
 
     def run(
-        self, token_ids: Sequence[int], lengths: Iterable[int], check: Callable[[], None] | None = None
+        self, token_ids: Sequence[int], lengths: Iterable[int], check: Check | None = None
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Compute the tokens of a sequence that the cache lacks, in forwards that end at each of these ascending
         lengths; yields each length and the newest logits `[V]` after it."""
@@ -87,7 +85,7 @@ def recompute(
     sequence: SequenceState,
     forward_lengths: list[int],
     stop: int | None = None,
-    check: Callable[[], None] | None = None,
+    check: Check | None = None,
     *,
     is_every: bool = False,
 ) -> Iterator[tuple[int, torch.Tensor]]:

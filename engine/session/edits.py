@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -23,7 +23,7 @@ from engine.cache.layers.cross import CrossLayer, SourceCache
 from engine.cache.layers.layer import ReadOnlyLayer, read_only_cache
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.history import History
 from engine.history.state import ALL_TOKENS, Move, SequenceState
@@ -51,11 +51,8 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-Check = Callable[[], None] | None
-
-
 @atomic
-def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAdded, EditMeasured]:
+def make_edit(session: Session, edit: Edit, check: Check | None = None) -> tuple[NodeAdded, EditMeasured]:
     """Make an edit as a node of its own in the history; earlier changes since the newest step become another node
     before it. Returns the node and what the edit did to the next token. Raises and changes nothing on failure."""
     session.kept.trim()  # each edit keeps a state, and no step comes between
@@ -91,7 +88,9 @@ def keep_rows(session: Session, edit: Edit) -> str:
     return f"{label} keeps no rows to edit: moved to {cache_label(session.cache)}, {how} · "
 
 
-def edit_live(session: Session, edit: Edit, check: Check) -> tuple[EditOutcome, EditMeasured, dict[int, LiveSequence]]:
+def edit_live(
+    session: Session, edit: Edit, check: Check | None
+) -> tuple[EditOutcome, EditMeasured, dict[int, LiveSequence]]:
     """Make edited copies of the live sequences the live ones, with the edit as the newest change; the state before is
     kept. Returns the outcome, what of it is reported, and the sequences that are to be closed at last."""
     history = session.history
@@ -110,7 +109,7 @@ def edit_live(session: Session, edit: Edit, check: Check) -> tuple[EditOutcome, 
 
 
 def edited_copies(
-    session: Session, edit: Edit, source: RowsFrom | None, check: Check
+    session: Session, edit: Edit, source: RowsFrom | None, check: Check | None
 ) -> tuple[dict[int, LiveSequence], EditOutcome]:
     """Copies of all live sequences, with the edit made on one of them, and the outcome of the edit. The live sequences
     stay as they are."""
@@ -150,7 +149,7 @@ def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, 
 # ---- rows from a file or another state ---------------------------------------------------------------------------
 
 
-def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check) -> RowsFrom | None:
+def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check | None) -> RowsFrom | None:
     """Where an edit takes rows from; None where it takes none."""
     if not isinstance(edit, Overwrite):
         return None
@@ -211,7 +210,7 @@ def apply_edit(
     edit: Edit,
     text_of: TokenTexts,
     source: RowsFrom | None = None,
-    check: Callable[[], None] | None = None,
+    check: Check | None = None,
 ) -> EditOutcome:
     """Make an edit on a sequence and its cache in place. Raises `InputError` where it cannot be made. A failure may
     leave the sequence partly changed: pass a copy."""
@@ -391,7 +390,7 @@ def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: 
 
 
 def re_prefill(
-    model: LoadedModel, mode: CacheMode, live: LiveSequence, edit: ReplaceTokens, check: Callable[[], None] | None
+    model: LoadedModel, mode: CacheMode, live: LiveSequence, edit: ReplaceTokens, check: Check | None
 ) -> torch.Tensor:
     """Replace tokens and compute all rows from there on again; returns the newest logits `[V]`."""
     cache, sequence = live.cache, live.sequence

@@ -16,6 +16,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.part_timer import LayerPart, PartTimer, timed_layers
 from engine.cache.sequence_cache import SequenceCache
 from engine.device import DeviceTime, device_now, to_device
+from engine.errors import Check
 from engine.history.history import LateSurprisal
 from engine.look.measures import WantedMeasures, nan_where_evicted, spread
 from engine.look.source import HalfWritten
@@ -43,7 +44,6 @@ from engine.wire.status import (
     WrittenRows,
 )
 
-Check = Callable[[], None]
 Computed = tuple[Batch, Result]  # one forward of one sequence, or of several together; its logits [B, V] stay valid
 
 
@@ -92,7 +92,9 @@ class Forwards:
         unread."""
         cache, store = work[0].live.cache, self._live.mode.store
         is_several = len(work) > 1
-        probe = self._with_timer(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)
+        probe = cache.probe(self._captured.attention_rows or self._captured.by_layer)
+        if probe is not None and self._captured.by_layer:
+            self._time_layers(probe, clock)
         if is_several and store is not None:
             store.plan([each.live.cache.tables for each in work], 1)
         else:
@@ -134,14 +136,12 @@ class Forwards:
             return None  # it gives no logits for the tokens that the encoder reads
         return Surprisal(token_ids, self._vocab, may_wait=self._late.has_room)
 
-    def _with_timer(self, probe: Probe | None, clock: StepClock) -> Probe | None:
-        """The same probe, set up to time the layers if that is asked for."""
-        if self._captured.by_layer and probe is not None:
-            if self._products_ms is None:
-                self._products_ms = products_ms(self._model.model, self._model.device)
-            clock.parts = clock.parts or PartTimer(self._model.device)
-            clock.products_ms, probe.timer = self._products_ms, clock.parts
-        return probe
+    def _time_layers(self, probe: Probe, clock: StepClock) -> None:
+        """Have a forward timed layer by layer."""
+        if self._products_ms is None:
+            self._products_ms = products_ms(self._model.model, self._model.device)
+        clock.parts = clock.parts or PartTimer(self._model.device)
+        clock.products_ms, probe.timer = self._products_ms, clock.parts
 
 
 def keep_weights(computed: Computed) -> None:

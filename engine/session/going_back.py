@@ -13,7 +13,7 @@ from msgspec import structs
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.history.history import History
 from engine.history.state import Move, Origin, SequenceState
 from engine.history.tree import TreeEntry, TreePath
@@ -118,7 +118,6 @@ def copy_rows(
     return is_known and cache.convert_from(origin.cache) and cache.crop(num_tokens)
 
 
-Check = Callable[[], None] | None
 NOTHING_SCHEDULED = frozenset[int]()
 
 
@@ -140,7 +139,7 @@ class StateRestorer:
 
     # ---- exchange the live state ---------------------------------------------------------------------------------
 
-    def go_to(self, step: int | None, check: Check = None, then: Callable[[], None] = lambda: None) -> str:
+    def go_to(self, step: int | None, check: Check | None = None, then: Callable[[], None] = lambda: None) -> str:
         """Make the state after `step` (None: before the first) the live one, then call `then`; returns in words how the
         rows came. The state that was live is kept. Raises and changes nothing where that, or `then`, fails."""
         history = self._history
@@ -211,7 +210,7 @@ class StateRestorer:
         for each in self._live:
             store.groups[0].pool.recommit(each.cache.tables[0], each.sequence.token_ids)
 
-    def fill_emptied(self, check: Check = None) -> None:
+    def fill_emptied(self, check: Check | None = None) -> None:
         """Restore sequences that lost their rows to a failed step, if a prefill of their tokens would not give the same
         rows: rows that were edited by hand, were computed in a batch with others, or were taken over from another
         sequence. Where the state cannot be restored, this does nothing."""
@@ -260,17 +259,17 @@ class StateRestorer:
             return False
         return not tree.has_other_text(step, state.step)
 
-    def state_at(self, step: int, check: Check = None) -> SessionState:
+    def state_at(self, step: int, check: Check | None = None) -> SessionState:
         """A copy of the state after a step of any branch, which the caller closes; the live state stays as it is."""
         return self.state_and_words(step, check)[0]
 
-    def state_and_words(self, step: int, check: Check = None) -> tuple[SessionState, str]:
+    def state_and_words(self, step: int, check: Check | None = None) -> tuple[SessionState, str]:
         """`state_at`, and in words how its rows came."""
         sources = self.sources()
         forked = self._forked(step, sources)
         return self._replayed(step, sources, check) if forked is None else (forked, "copied the rows")
 
-    def _state_at(self, step: int | None, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
+    def _state_at(self, step: int | None, sources: list[SessionState], check: Check | None) -> tuple[SessionState, str]:
         """The state after a step, to become the live one, and in words how its rows came: the kept state itself, else a
         fork of one of the `sources`, else a replay."""
         if step is None:
@@ -330,7 +329,7 @@ class StateRestorer:
                 return state.sequences[seq_id]
         return None
 
-    def _replayed(self, step: int, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
+    def _replayed(self, step: int, sources: list[SessionState], check: Check | None) -> tuple[SessionState, str]:
         """The state after `step`, replayed from the nearest step whose state can be forked, else from the root; and in
         words how. A replay from a fork is used only if it is exact. Raises `InputError` where steps are missing."""
         tree = self._history.tree
@@ -360,7 +359,7 @@ class StateRestorer:
         found = {tree.common_ancestor(source.step, step) for source in sources} | {tree.parent(step)}
         return sorted((each for each in found if each is not None and each != step), reverse=True)
 
-    def _replay_on(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
+    def _replay_on(self, nodes: list[Node], base: SessionState, check: Check | None) -> SessionState | None:
         """Replay nodes on a copied state; None where its pool has no room, or the replay does not give the same tokens
         and rows."""
         try:
@@ -368,7 +367,7 @@ class StateRestorer:
         except (PoolExhausted, InputError, MemoryError):
             return None
 
-    def _redone_from_root(self, nodes: list[Node], check: Check) -> tuple[SessionState, str]:
+    def _redone_from_root(self, nodes: list[Node], check: Check | None) -> tuple[SessionState, str]:
         try:
             state, replay = self._run(nodes, nodes[0].cache, None, check)
         except PoolExhausted as error:
@@ -377,7 +376,7 @@ class StateRestorer:
         return state, f"repeated {steps_in_words(nodes)} from the start{rounding}"
 
     def _run(
-        self, nodes: list[Node], mode: CacheSpec | CacheMode, base: SessionState | None, check: Check
+        self, nodes: list[Node], mode: CacheSpec | CacheMode, base: SessionState | None, check: Check | None
     ) -> tuple[SessionState, Replay]:
         """Replay nodes in a scratch session, on a copied state or from the root. Raises `InputError` for a replay on a
         copy that is not exact."""

@@ -34,25 +34,18 @@ class Ledger:
         self._meter = MemoryMeter(model.devices)
         self._formula = self._formula_now()
 
-    def now(self) -> CacheBytes:
-        """The bytes held now."""
-        return self._counted(self._meter.read())
-
-    def of_step(self) -> CacheBytes:
-        """The bytes held now, for the record of a step; the peak is that since the previous record, and is reset."""
-        return self._counted(self._meter.read(reset_peak=True))
-
-    def next_step_bytes(self) -> int:
-        """The bytes that the next steps need at least."""
-        return growth_bytes(self._info, self._live.mode.spec, list(self._live))
-
-    def _counted(self, held: MemoryUse) -> CacheBytes:
-        caches, kept = self._live.caches, self._kept.row_bytes
-        lost = sum(cache.lost_bytes for cache in caches)
+    def now(self, *, is_of_step: bool = False) -> CacheBytes:
+        """The bytes held now. For the record of a step, the peak is that since the previous record, and is reset."""
+        caches, kept, held = self._live.caches, self._kept.row_bytes, self._meter.read(reset_peak=is_of_step)
+        lost = sum([cache.lost_bytes for cache in caches])
         looking = self._history.num_bytes + self._reruns.num_bytes + lost + kept
         if self._formula.spec is not self._live.mode.spec:
             self._formula = self._formula_now()
         return cache_bytes(self._info, self._formula, caches, self._live.mode.store, looking, held, kept)
+
+    def next_step_bytes(self) -> int:
+        """The bytes that the next steps need at least."""
+        return growth_bytes(self._info, self._live.mode.spec, list(self._live))
 
     def _formula_now(self) -> CacheFormula:
         return CacheFormula(self._live.mode.spec, self._info.geometry, self._info.dtype)
@@ -165,15 +158,16 @@ def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]
 def row_gaps(held: HeldBytes, spec: CacheSpec, unfilled: int) -> list[ByteGap]:
     """The named gaps of one layer that is not in pages, over all sequences: bytes beside the K and V of its tokens.
     `unfilled` are the bytes reserved and not stored."""
+    copy, remembered = gaps_of_readers(held)
     room = "padding to the reserved length" if spec.form == "static" else "room to grow"
     return [
         ByteGap("scales and offsets", held.scales, "stored"),
         ByteGap("exact residual", held.residual, "stored"),
         ByteGap("positions of the rows kept", held.positions, "reserved"),
         ByteGap(room, max(0, unfilled - held.positions), "reserved"),
-        dequantised_copy(held),
+        copy,
         ByteGap("rows kept for going back", held.lost, "looking"),
-        rule_scores(held),
+        remembered,
     ]
 
 
@@ -184,17 +178,15 @@ def page_gaps(held: HeldBytes, shared: HeldBytes, slack: int, unfilled: int) -> 
         ByteGap("scales and offsets", held.scales - shared.scales, "stored"),
         ByteGap("page slack", slack, "reserved"),
         ByteGap("pages not in use", max(0, unfilled - slack), "reserved"),
-        dequantised_copy(held),
-        rule_scores(held),
+        *gaps_of_readers(held),
     ]
 
 
-def dequantised_copy(held: HeldBytes) -> ByteGap:
-    """The transient copy that attention reads: the largest of all sequences, since they are computed one by one."""
-    return ByteGap("dequantised copy", held.dequantised, "transient")
-
-
-def rule_scores(held: HeldBytes) -> ByteGap:
-    """The attention that eviction rules remember: H2O sums it up in one number per row, SnapKV keeps several
-    queries."""
-    return ByteGap("attention that the rule remembers", held.scores, "looking")
+def gaps_of_readers(held: HeldBytes) -> tuple[ByteGap, ByteGap]:
+    """What those who read rows hold beside them: the transient copy that attention reads, the largest of all sequences,
+    since they are computed one by one; and the attention that eviction rules remember: H2O sums it up in one number per
+    row, SnapKV keeps several queries."""
+    return (
+        ByteGap("dequantised copy", held.dequantised, "transient"),
+        ByteGap("attention that the rule remembers", held.scores, "looking"),
+    )

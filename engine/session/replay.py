@@ -4,7 +4,7 @@ back, for an engine that takes the place of one that died, for saved sessions, a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from engine.counted import counted
-from engine.errors import InputError
+from engine.errors import Check, InputError
 from engine.session.commands import append_prompt
 from engine.session.edits import RowsFrom, repeat_edit
 from engine.session.forward import vocabulary
@@ -99,7 +99,7 @@ class Replay:
             return f"from step {tokens} on other tokens would have been chosen"
         return f"from step {self.differences[0].step} on K and V are others" if self.differences else ""
 
-    def steps(self, check: Callable[[], None] | None = None) -> Iterator[Replayed]:
+    def steps(self, check: Check | None = None) -> Iterator[Replayed]:
         """Replay the nodes one by one. `check` is called before every node and between the layers of a prefill, and
         raises to cancel. Raises `InputError` at a node that cannot be repeated: those before it are."""
         session = self.session
@@ -115,7 +115,7 @@ class Replay:
                 raise InputError(f"Step {node.step} could not be done once more: {error}") from error
             yield self._compared(node, record)
 
-    def _repeat(self, node: Node, check: Callable[[], None] | None) -> StepRecord | None:
+    def _repeat(self, node: Node, check: Check | None) -> StepRecord | None:
         session = self.session
         if session.last_step != node.parent or session.history.changes:
             session.go_to(node.parent, check)

@@ -15,6 +15,7 @@ import torch
 
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import Progress
 from engine.history.state import num_common
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
@@ -25,7 +26,6 @@ USUAL_TOKEN_S = 0.005  # seconds: assumed for a token until one was timed
 CHUNK = 128  # tokens between two points at which a question can be cancelled
 ENDLESS = 1 << 30  # tokens: the length of a prompt that never ends, so that nothing is evicted or quantised at its end
 
-Progress = tuple[int, int]
 RowsByLayer = dict[int, HeldRows]
 
 

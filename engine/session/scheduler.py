@@ -61,21 +61,13 @@ class Scheduler:
     # ---- who has work --------------------------------------------------------------------------------------------
 
     @property
-    def has_work(self) -> bool:
-        return any(live.sequence.has_work for live in self._live)
-
-    @property
-    def is_prefilling(self) -> bool:
-        return any(live.sequence.has_work and live.sequence.is_prefilling for live in self._live)
-
-    @property
     def waiting(self) -> tuple[int, ...]:
         """Sequences that have not ended and have no rows yet."""
         return tuple(live.seq_id for live in self._live if live.sequence.phase == "waiting")
 
     def check_has_work(self) -> None:
         """Raises with the reason when there is nothing to step."""
-        if self.has_work:
+        if any(live.sequence.has_work for live in self._live):
             return
         if not len(self._live):
             raise InputError("There is nothing to do: send a prompt first.")
@@ -148,7 +140,8 @@ class Scheduler:
         phase: Phase = "prefill" if chosen[0].sequence.is_prefilling else "decode"
         try:
             for live in chosen:
-                refresh(self._live.mode.model, self._history, live)
+                if live.is_stale:
+                    refresh(self._live.mode.model, self._history, live)
                 part = None if planned is None else planned[live.seq_id]
                 if live.sequence.num_tokens == 0:
                     at_most = None if part is None else part.first_position

@@ -10,6 +10,7 @@ import torch
 from msgspec import structs
 
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import Check
 from engine.history.history import History
 from engine.history.state import Move, SequenceState
 from engine.look.source import CacheSource
@@ -89,20 +90,20 @@ class Session:
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
-    def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
+    def step(self, check: Check | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work and return its record. `check` is called between the layers of a prefill and raises to
         cancel. `reached` is called at every phase of the step; the step waits until it returns, and pictures meanwhile
         show what has been computed so far. Raises and changes nothing if any part fails."""
         self._begin_step(check)
         return self.stepper.step(check, reached)
 
-    def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
+    def step_late(self, check: Check | None = None) -> list[StepRecord]:
         """Do one unit of work as `step` does, without waiting for its measurements. Returns the records of earlier
         steps whose measurements have arrived by now; `observer.complete` waits for the rest."""
         self._begin_step(check)
         return self.stepper.step_late(check)
 
-    def _begin_step(self, check: Callable[[], None] | None) -> None:
+    def _begin_step(self, check: Check | None) -> None:
         self.kept.trim()
         # before the step, since a failed step could not undo it
         if self.history.next_step % BOUND_EVERY == 0:
@@ -145,11 +146,11 @@ class Session:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return any(live.sequence.has_work for live in self.live)
 
     @property
     def is_prefilling(self) -> bool:
-        return self.scheduler.is_prefilling
+        return any(live.sequence.has_work and live.sequence.is_prefilling for live in self.live)
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
         """The engine's status with this session; `sampling` is that of the next prompt, `work` what runs now."""
@@ -177,7 +178,7 @@ class Session:
         asked for have no such limit any more. Raises with the reason when there is nothing to step."""
         if not self.has_work:
             commands.lift_limits(self)
-        self.scheduler.check_has_work()
+            self.scheduler.check_has_work()
 
     def sequence(self, seq_id: int) -> SequenceState:
         return self.live.get(seq_id).sequence
@@ -222,9 +223,7 @@ class Session:
     set_cache = commands.set_cache
     fork = fork
 
-    def go_to(
-        self, step: int | None, check: Callable[[], None] | None = None, then: Callable[[], None] = lambda: None
-    ) -> str:
+    def go_to(self, step: int | None, check: Check | None = None, then: Callable[[], None] = lambda: None) -> str:
         """Make the exact state after `step` of any branch (None: before the first) the live one, in the cache mode of
         that step, then call `then`; returns in words how the rows came. Nothing is deleted: changes since the newest
         step become a node of their own. `check` is called between the steps of a replay and raises to cancel. Raises

@@ -14,16 +14,16 @@ from msgspec import structs
 from engine.cache.contract import Evicted
 from engine.cache.sequence_cache import SequenceCache
 from engine.device import trim_heap
-from engine.errors import is_out_of_memory
+from engine.errors import Check, is_out_of_memory
 from engine.history.history import History
 from engine.look.candidates import Sample
-from engine.session.forward import Check, Computed, Forwards, PhasedStep, Reached, StepClock, keep_weights
+from engine.session.forward import Computed, Forwards, PhasedStep, Reached, StepClock, keep_weights
 from engine.session.ledger import Ledger
 from engine.session.observe import Observer, sequence_step
 from engine.session.sampler import sample
 from engine.session.scheduler import Scheduler, SequenceWork
 from engine.session.states import LiveSequence, LiveSequences
-from engine.wire.records import NO_TIMES, CacheBytes, SequenceStep, StepRecord
+from engine.wire.records import NO_TIMES, CacheBytes, SequenceStep, StepRecord, StopReason
 from engine.wire.tree import Node, PlannedStep
 
 # The forward of the next decode step may be launched before the host has read which tokens it computes. Otherwise the
@@ -80,18 +80,17 @@ class LaunchedAhead:
     def belongs_to(self, sequences: LiveSequences, history: History, level: str) -> bool:
         """Whether the next step is the one that this was launched for: no command has changed the session, the
         sequences with work or the capture level since."""
-        is_next = history.last_step == self.step and not history.changes and level == self.level
-        working = [live for live in sequences if live.sequence.has_work]
-        return (
-            is_next
-            and working == [each.live for each in self.work]
-            and all(map(self._is_unchanged, self.work, self.caches))
-        )
-
-    def _is_unchanged(self, work: SequenceWork, cache: SequenceCache) -> bool:
-        live, length = work.live, work.first_position
-        is_same = live.cache is cache and cache.num_tokens == length and cache.can_write_ahead(length, len(self.work))
-        return is_same and not live.sequence.sampled_is_forced
+        if history.last_step != self.step or history.changes or level != self.level:
+            return False
+        if [live for live in sequences if live.sequence.has_work] != [each.live for each in self.work]:
+            return False
+        for each, cache in zip(self.work, self.caches, strict=True):
+            live, length = each.live, each.first_position
+            if live.cache is not cache or cache.num_tokens != length or live.sequence.sampled_is_forced:
+                return False
+            if not cache.can_write_ahead(length, len(self.work)):
+                return False
+        return True
 
     def take(self, forwards: Forwards, work: list[SequenceWork]) -> None:
         """Give the `work` of the step that computes the tokens, which runs now, what was computed of it; the rows are
@@ -111,24 +110,21 @@ class LaunchedAhead:
 
 
 def may_launch(sequences: LiveSequences, work: Sequence[SequenceWork]) -> bool:
-    """Whether the next forward can be launched before the tokens of this step are known. Not if a forced token comes
-    next, a sequence is full or has reached its length limit, or the next step computes other sequences; nor if a cache
-    cannot hold a row that it does not count yet: with a window, a codec, rows edited by hand, and at some page
-    boundaries (see `PagedCache.can_write_ahead`)."""
+    """Whether the next forward can be launched before the tokens of this step are known: whether each sequence of the
+    step, and no other, computes the sampled token next, unless that ends its text. Not if a forced token comes next, or
+    a sequence is full or has reached its length limit; nor if a cache cannot hold a row that it does not count yet:
+    with a window, a codec, rows edited by hand, and at some page boundaries (see `PagedCache.can_write_ahead`)."""
     if [live for live in sequences if live.sequence.has_work] != [each.live for each in work]:
         return False
-    return all(computes_another(sequences, each.live, each.num_tokens, len(work)) for each in work)
-
-
-def computes_another(sequences: LiveSequences, live: LiveSequence, num_tokens: int, num_sequences: int) -> bool:
-    """Whether a sequence of `num_tokens` tokens, one of `num_sequences` in the batch, will compute the sampled token
-    next (unless that ends its text) and its cache has room for the row."""
-    sequence, cache = live.sequence, live.cache
-    most = sequence.sampling.max_new_tokens
-    is_last = most is not None and num_tokens - sequence.num_prompt_tokens + 1 >= most
-    if is_last or sequence.forced or sequences.mode.full_at(num_tokens, cache) is not None:
-        return False
-    return cache.can_write_ahead(num_tokens, num_sequences)
+    for each in work:
+        sequence, cache, num_tokens = each.live.sequence, each.live.cache, each.num_tokens
+        most = sequence.sampling.max_new_tokens
+        is_last = most is not None and num_tokens - sequence.num_prompt_tokens + 1 >= most
+        if is_last or sequence.forced or sequences.mode.full_at(num_tokens, cache) is not None:
+            return False
+        if not cache.can_write_ahead(num_tokens, len(work)):
+            return False
+    return True
 
 
 # the bytes in the records of a scratch session: counting them would reset the memory peak that the live session reports
@@ -277,7 +273,10 @@ class Stepper:
             measuring = self._observer.begin(work, clock)
             undo.append(partial(self._observer.discard, measuring))
             clock.lap("observe")
-            evicted = [each for one in work for each in self._compress(one)]
+            evicted = list[Evicted]()
+            for each in work:
+                prompt = each.live.sequence.num_prompt_tokens
+                evicted += each.live.cache.compress(each.num_tokens, prompt, each.probe)
             clock.lap("prepare")
             self._observer.send(measuring, evicted)
             clock.lap("observe")
@@ -332,7 +331,7 @@ class Stepper:
             dtype=self._model.info.dtype,
             random_weights=self._model.info.random_weights,
             sequences=tuple(parts),
-            num_bytes=NOTHING_COUNTED if is_scratch else self._ledger.of_step(),
+            num_bytes=NOTHING_COUNTED if is_scratch else self._ledger.now(is_of_step=True),
             timings=NO_TIMES,
             non_finite=(),
             wall_time=time.time(),
@@ -357,21 +356,18 @@ class Stepper:
         logprobs = None if work.packed is None else work.packed.logprobs
         return sample(work.logits, sequence.sampling, position, ruled, logprobs)
 
-    def _compress(self, work: SequenceWork) -> tuple[Evicted, ...]:
-        """Let the cache quantise and evict rows as its spec says; what was evicted."""
-        live = work.live
-        return live.cache.compress(work.num_tokens, live.sequence.num_prompt_tokens, work.probe)
-
     def _accept(self, work: SequenceWork, choice: Sample | None, attention: dict[int, torch.Tensor]) -> SequenceStep:
         """Commit the step of one sequence: cache, tokens, logits, history, next token. Returns its part of the
         record."""
         live, mode, num_tokens = work.live, self._live.mode, work.num_tokens
         step = self._history.next_step
         computed = live.sequence.computed(num_tokens, work.token_ids[-1], (step, live.seq_id))
-        stop = None
+        stop: StopReason | None = None
         if choice is not None:  # a forced token comes before the sampled one, which then cannot end the text
-            full = mode.full_at(num_tokens, live.cache)
-            stop = full if computed.forced else mode.stop_after(computed, choice, live.cache)
+            if computed.forced:
+                stop = mode.full_at(num_tokens, live.cache)
+            else:
+                stop = mode.stop_after(computed, choice, live.cache)
         live.cache.commit(num_tokens)  # before the record: its bytes are without pages that leave a window here
         part = sequence_step(work, choice, stop, self._observer.text_of)
         live.sequence = computed if choice is None else computed.chosen(choice.token_id, stop)
