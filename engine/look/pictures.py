@@ -330,7 +330,8 @@ def note_of_wall(grid: Grid, request: WallRequest, source: Source, geometry: Cac
     if source.why_not:
         return source.why_not
     lens = LENSES[request.lens]
-    if why := why_not(source, lens) if lens.is_of_every_head else f"The {lens.label} is a picture of one head.":
+    one_head = f"The {lens.label} is a picture of one head, not of all: choose another lens."
+    if why := why_not(source, lens) if lens.is_of_every_head else one_head:
         return why
     every = {layer.index for layer in geometry.attention_layers}
     if not every:

@@ -110,7 +110,7 @@ def test_on_the_wall_and_in_a_head_it_is_what_plain_torch_gives(mode: str) -> No
                 assert wall.magnitudes is not None
                 assert (name == "attention-received") == (wall.note == f"Summed over {COUNT} queries.")
             else:
-                assert "one head" in wall.note
+                assert wall.note == "The attention map is a picture of one head, not of all: choose another lens."
 
 
 def of_queries(session: Session, lens: str, layer: int, head: int = 0, **more: Any) -> AttentionPicture:
