@@ -178,7 +178,7 @@ MEANING = (
     "that people wrote. Told: the part of the fact's tokens that come out."
 )
 PPL: Mapping[TextKind, str] = {
-    "greedy": "ppl is of the tokens that the exact model chose, not of a text that people wrote",
+    "greedy": "ppl is of tokens that the exact model chose",
     "given": "ppl is of the text's own last tokens",
     "recall": "a fact was planted and asked for: recall is the part that comes out",
 }
@@ -404,7 +404,7 @@ class SweepView(RowsView):
             )
         if not swept or has_plot:  # the plot shows by itself how much was measured
             return ppl_words(swept)
-        return f"over {self.rests_on(swept)}; {ppl_words(swept)}"
+        return f"over {rests_on(swept)}; {ppl_words(swept)}"  # the title says whose tokens
 
     def _invitation(self) -> str:
         texts, modes = self.texts(), self._grid()

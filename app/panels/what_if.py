@@ -476,7 +476,7 @@ class WhatIfView(MeasuringView[Tried]):
         self._tell_winner(answer)
         coded = "The live cache is coded already: “before” is what it reads." if state.is_coded else ""
         rebuilt = self.rebuilt_words(answer)
-        parts = (rebuilt, answer.note, coded, "The live cache is untouched.", milliseconds(answer.took_ms))
+        parts = (rebuilt, answer.note, coded, milliseconds(answer.took_ms))
         self.foot.setText("  ".join(part for part in parts if part))
         self.foot.setToolTip(plain_tip(self.foot.text()))
 

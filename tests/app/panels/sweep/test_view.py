@@ -70,7 +70,9 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
         view.plot.note.text() == f"— best for its bytes, over 3 steps after {held} tokens, of another prompt or branch"
     )
     view.choose(TABLE)
-    assert view.note.text().startswith(f"over 3 steps after {held} tokens, of another prompt or branch; ")
+    assert view.note.text() == f"over 3 steps after {held} tokens; ppl is of tokens that the exact model chose"
+    room = 490  # of the panel in a window 1280 pixels wide
+    assert view.note.fontMetrics().horizontalAdvance(view.note.text()) < room, "it is not cut"
 
 
 def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
