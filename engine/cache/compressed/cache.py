@@ -41,28 +41,24 @@ from engine.spec.retention import budgets_by_layer, layers_that_evict
 
 @dataclass(eq=False)
 class LayerPlan:
-    """The new state of one layer after `compress`, applied only when every layer has a plan, so that all change or
-    none."""
+    """A layer, and a copy of it as it is `after` a step; taken over only when every layer has a plan, so that all
+    change or none."""
 
     layer: CompressedLayer
-    key_store: RowStore
-    value_store: RowStore
-    memory: torch.Tensor | None
-    positions: torch.Tensor | None
-    sinks: torch.Tensor | None
-    exact: tuple[list[torch.Tensor], list[torch.Tensor]]  # exact K and V of rows that are read from codes from now on
+    after: CompressedLayer
+    exact: tuple[list[torch.Tensor], ...] = ()  # exact K and V of rows that are read from codes from now on
     lost: Lost | None = None
     evicted: EvictedRows | None = None
 
     def evict(self, positions: torch.Tensor, kept: torch.Tensor, evicted: torch.Tensor) -> torch.Tensor:
         """Evict the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
         the positions `[H_kv, E]` of those evicted."""
-        keys, values = self.key_store, self.value_store
-        gone = positions.gather(1, evicted)
+        after, gone = self.after, positions.gather(1, evicted)
+        keys, values = after.key_store, after.value_store
         state = None if self.lost is None else self.lost.state
         self.lost = Lost(keys.picked(evicted), values.picked(evicted), gone, state)
-        self.key_store, self.value_store = keys.with_only(kept), values.with_only(kept)
-        self.positions = positions.gather(1, kept)
+        after.key_store, after.value_store = keys.with_only(kept), values.with_only(kept)
+        after.positions, after.held = positions.gather(1, kept), kept.shape[1]
         return gone
 
 
@@ -127,21 +123,24 @@ class CompressedCache(SequenceCache):
             if evicts and self.rule is not None and plan.layer.index in self._retention:
                 self._plan_eviction(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
-                plan.memory = None  # such a rule evicts only once, and needs no state any more
+                plan.after.memory = None  # such a rule evicts only once, and needs no state any more
         self._apply(plans, num_tokens)
         self.ended_at = num_prompt_tokens if is_over else None
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
     def _plan(self, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
-        keys, values, memory, rule = layer.key_store, layer.value_store, layer.memory, self.rule
-        exact_keys, exact_values = list[torch.Tensor](), list[torch.Tensor]()
+        plan, rule = LayerPlan(layer, after := copy.copy(layer)), self.rule
         if is_over:
-            (keys, exact_keys), (values, exact_values) = keys.settled(), values.settled()
-        lost = Lost(state=memory) if rule is not None and rule.is_per_row else None
+            (after.key_store, keys), (after.value_store, values) = (
+                layer.key_store.settled(),
+                layer.value_store.settled(),
+            )
+            plan.exact = keys, values
+        if rule is not None and rule.is_per_row:
+            plan.lost = Lost(state=layer.memory)
         if rule is not None and rule.remembers and probe is not None and layer.index in self._retention:
-            memory = rule.remember(memory, probe, layer.index, layer.num_heads)
-        exact = exact_keys, exact_values
-        return LayerPlan(layer, keys, values, memory, layer.positions, layer.sinks, exact, lost)
+            after.memory = rule.remember(layer.memory, probe, layer.index, layer.num_heads)
+        return plan
 
     def _apply(self, plans: list[LayerPlan], num_tokens: int) -> None:
         """Log what these plans remove, and install the new state of each layer. Exact rows that are read from codes
@@ -154,14 +153,12 @@ class CompressedCache(SequenceCache):
             keys, values = ([rows.clone() for rows in part] for part in plan.exact)
             plan.lost = Lost(keys, values)
         lost = {plan.layer.index: plan.lost for plan in plans if plan.lost is not None}
-        planned = [(plan.layer, plan, plan.key_store.length) for plan in plans]
         if lost:
             before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
             self.lost.add(LostStep(own, lost, before))
         # only assignments from here on: they cannot fail, so that what is logged is removed from all layers
-        for layer, plan, held in planned:
-            layer.key_store, layer.value_store, layer.held = plan.key_store, plan.value_store, held
-            layer.memory, layer.positions, layer.sinks = plan.memory, plan.positions, plan.sinks
+        for plan in plans:
+            plan.layer.__dict__.update(plan.after.__dict__)
         if not is_logged:
             self.lost.floor = own
         if loses_state:
@@ -170,7 +167,7 @@ class CompressedCache(SequenceCache):
     def _plan_eviction(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
         """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that
         needs them and has none waits for the next forward."""
-        layer, index = plan.layer, plan.layer.index
+        layer, after, index = plan.layer, plan.after, plan.layer.index
         retention = self._retention[index]
         num_kept = retention.num_kept(layer.seen)
         weights = seen[index][0] if index in seen else None
@@ -178,17 +175,17 @@ class CompressedCache(SequenceCache):
             return
         positions = layer.all_positions()
         recent = retention.recent(num_kept)
-        scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights, recent))
+        scores = rule.score(LayerView(index, after.key_store.read()[0], positions, after.memory, weights, recent))
         pinned = self.by_hand.pinned.at(index, positions + self.num_source)
         chosen = cut(scores, positions, retention, num_kept, pinned)
-        if self._rotation is not None and plan.sinks is None:
-            plan.sinks = plan.key_store.read()[:, :, : retention.sinks].clone()
+        if self._rotation is not None and after.sinks is None:
+            after.sinks = after.key_store.read()[:, :, : retention.sinks].clone()
         gone = plan.evict(positions, chosen.kept, chosen.evicted)
-        if plan.memory is not None and rule.is_per_row:
-            plan.memory = plan.memory.gather(1, chosen.kept)
-        if self._rotation is not None and plan.sinks is not None:
+        if after.memory is not None and rule.is_per_row:
+            after.memory = after.memory.gather(1, chosen.kept)
+        if self._rotation is not None and after.sinks is not None:
             # directly before the window, and always from their original keys, so that rounding does not add up
-            plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, layer.seen - num_kept))
+            after.key_store.overwrite(0, self._rotation.rotate(after.sinks, layer.seen - num_kept))
         plan.evicted = EvictedRows(
             self._seq_id,
             index,
@@ -255,14 +252,12 @@ class CompressedCache(SequenceCache):
 
     def _plan_by_hand(self, index: int, going: torch.Tensor) -> LayerPlan:
         layer = self._layer(index)
-        held = layer.all_positions()
+        plan, held = LayerPlan(layer, copy.copy(layer)), layer.all_positions()
         goes = (held[:, :, None] == going.to(held.device)[:, None]).any(2)
         slots = torch.arange(layer.held, device=held.device).expand(len(held), -1)
         evicted, kept = slots[goes].view(len(held), -1), slots[~goes].view(len(held), -1)
-        memory = layer.memory
-        if memory is not None and self.rule is not None:
-            memory = memory.gather(1, kept) if self.rule.is_per_row else None
-        plan = LayerPlan(layer, layer.key_store, layer.value_store, memory, layer.positions, layer.sinks, ([], []))
+        if layer.memory is not None and self.rule is not None:
+            plan.after.memory = layer.memory.gather(1, kept) if self.rule.is_per_row else None
         plan.evict(held, kept, evicted)
         return plan
 
