@@ -267,13 +267,12 @@ class SnapshotFile:
         return self.array("preview") if "preview" in self else None
 
 
-class Pieces(Sequence[bytes]):
-    """Concatenated byte strings, each read on access."""
+class Pieces(Sequence[Any]):
+    """Concatenated byte strings, each read on access; none where the file does not have them."""
 
     def __init__(self, file: SnapshotFile, name: str) -> None:
         self._file, self._name = file, name
-        self._size = file.entries[name].num_bytes
-        self._count = file.entries[f"{name}.offsets"].shape[0] - 1
+        self._count = file.entries[f"{name}.offsets"].shape[0] - 1 if name in file else 0
 
     def __len__(self) -> int:
         return self._count
@@ -284,34 +283,31 @@ class Pieces(Sequence[bytes]):
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
             raise IndexError(index)
+        return self._read(place)
+
+    def _read(self, place: int) -> Any:
         start, stop = self._file.array(f"{self._name}.offsets", rows=range(place, place + 2)).tolist()
-        if not 0 <= start <= stop <= self._size or stop - start > MAX_RECORD_BYTES:
+        if not 0 <= start <= stop <= self._file.entries[self._name].num_bytes or stop - start > MAX_RECORD_BYTES:
             raise InputError(f"'{self._file.path}' is damaged: piece {place} of '{self._name}' lies outside of it.")
         return self._file.array(self._name, rows=range(start, stop)).tobytes()
 
 
-class Records(Sequence[StepRecord]):
+class Records(Pieces):
     """The step records of a snapshot, each decoded on access."""
 
     def __init__(self, file: SnapshotFile) -> None:
-        self._path = file.path
-        self._pieces: Sequence[bytes] = Pieces(file, "records") if "records" in file else ()
+        super().__init__(file, "records")
         mine, fields_of = record_fields(), file.manifest.record_fields
         self._incompatible = next(
             (name for name, theirs in fields_of.items() if not _agree(theirs, mine.get(name))), ""
         )
 
-    def __len__(self) -> int:
-        return len(self._pieces)
-
-    def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, int):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def _read(self, place: int) -> StepRecord:
         try:
-            return self._decoded(self._pieces[index])
+            return self._decoded(super()._read(place))
         except (Damaged, WireError) as error:
             reason = str(error)[:200]
-            raise InputError(f"'{self._path}' is damaged: record {index} cannot be read ({reason}).") from None
+            raise InputError(f"'{self._file.path}' is damaged: record {place} cannot be read ({reason}).") from None
 
     def _decoded(self, content: bytes) -> StepRecord:
         if self._incompatible:

@@ -429,16 +429,13 @@ class _ConditionParser:
         return condition
 
     def _disjunction(self) -> Condition:
-        parts = [self._conjunction()]
-        while self._accept("or"):
-            parts.append(self._conjunction())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+        return self._joined("or", Or, lambda: self._joined("and", And, self._negation))
 
-    def _conjunction(self) -> Condition:
-        parts = [self._negation()]
-        while self._accept("and"):
-            parts.append(self._negation())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+    def _joined(self, word: str, kind: type[And | Or], part: Callable[[], Condition]) -> Condition:
+        parts = [part()]
+        while self._accept(word):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else kind(tuple(parts))
 
     def _negation(self) -> Condition:
         self._depth += 1

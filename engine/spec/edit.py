@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -380,16 +380,39 @@ def parse_numbers(text: str, what: str) -> tuple[int, ...] | None:
 
 
 ROWS_WORDS = "pos=4:8 [layer=0-3,7] [head=1] [channel=0-15] [part=keys|values]"
+_MARKED_WORDS = "pos=4:8 [layer=…] [head=…]"
+EXAMPLE = "zero pos=4:8 layer=3 head=1"
+
+
+class RowsVerb(NamedTuple):
+    """How an edit of rows is typed: what follows its verb, the fields that words give, and those that the verb does."""
+
+    form: str
+    kind: Callable[..., Edit]
+    fields: Mapping[str, str] = {}
+    given: Mapping[str, bool] = {}
+
+
+ROWS_VERBS = {
+    "zero": RowsVerb(ROWS_WORDS, Zero),
+    "scale": RowsVerb(f"by=2 {ROWS_WORDS}", Scale, {"by": "factor"}),
+    "noise": RowsVerb(f"ratio=0.1 [seed=0] {ROWS_WORDS}", AddNoise, {"ratio": "ratio", "seed": "seed"}),
+    "overwrite": RowsVerb(
+        f"step=5 | seq=1 | file=PATH [shift=2] {ROWS_WORDS}",
+        Overwrite,
+        {"step": "from_step", "seq": "from_seq_id", "file": "from_file", "shift": "shift"},
+    ),
+    "mask": RowsVerb(_MARKED_WORDS, Mask, given={"hidden": True}),
+    "unmask": RowsVerb(_MARKED_WORDS, Mask, given={"hidden": False}),
+    "pin": RowsVerb(_MARKED_WORDS, Pin, given={"pinned": True}),
+    "unpin": RowsVerb(_MARKED_WORDS, Pin, given={"pinned": False}),
+    "drop": RowsVerb(_MARKED_WORDS, Drop),
+}
 FORMS: dict[str, str] = {
-    "zero": ROWS_WORDS,
-    "scale": f"by=2 {ROWS_WORDS}",
-    "noise": f"ratio=0.1 [seed=0] {ROWS_WORDS}",
-    "overwrite": f"step=5 | seq=1 | file=PATH [shift=2] {ROWS_WORDS}",
-    **dict.fromkeys(("mask", "unmask", "pin", "unpin", "drop"), "pos=4:8 [layer=…] [head=…]"),
+    **{verb: row.form for verb, row in ROWS_VERBS.items()},
     "replace": "pos=4:6 tokens=17,18 [how=overwrite|re-prefill]",
     "bias": "[add=17:+2.5,18:-1] [ban=19] [only=20,21]",
 }
-EXAMPLE = "zero pos=4:8 layer=3 head=1"
 
 
 def parse_edit(text: str, seq_id: int, num_tokens: int) -> Edit:
@@ -398,34 +421,31 @@ def parse_edit(text: str, seq_id: int, num_tokens: int) -> Edit:
     verb, _, rest = text.strip().partition(" ")
     if verb not in FORMS:
         raise InputError(f"'{verb[:20]}' is no edit: begin with {', '.join(FORMS)}, as in '{EXAMPLE}'.")
-    return _BUILDERS[verb](_Words(verb, rest, num_tokens), seq_id)
+    words = _Words(verb, rest, num_tokens)
+    if verb not in ROWS_VERBS:
+        return _replace(words, seq_id) if verb == "replace" else _bias(words, seq_id)
+    row, read = ROWS_VERBS[verb], {"by": words.number, "ratio": words.number, "file": words.text}
+    typed = {field: read.get(word, words.whole)(word) for word, field in row.fields.items()}
+    typed = {field: value for field, value in typed.items() if value not in (None, "")}
+    return row.kind(seq_id, words.rows(), **row.given, **typed)
 
 
 def edit_text(edit: Edit) -> str:
     """The text that `parse_edit` reads back as this edit."""
     match edit:
-        case Zero(_, rows):
-            return f"zero {_rows_text(rows)}"
-        case Scale(_, rows, factor):
-            return f"scale by={factor!r} {_rows_text(rows)}"
-        case AddNoise(_, rows, ratio, seed):
-            return f"noise ratio={ratio!r} seed={seed} {_rows_text(rows)}"
-        case Overwrite(_, rows, step, source, file, shift):
-            given = {"step": step, "seq": source, "file": None if file is None else f'"{file}"', "shift": shift or None}
-            words = " ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-            return f"overwrite {words} {_rows_text(rows)}"
-        case Mask(_, rows, hidden):
-            return f"{'mask' if hidden else 'unmask'} {_rows_text(rows)}"
-        case Pin(_, rows, pinned):
-            return f"{'pin' if pinned else 'unpin'} {_rows_text(rows)}"
-        case Drop(_, rows):
-            return f"drop {_rows_text(rows)}"
         case ReplaceTokens(_, position, token_ids, how):
             return f"replace pos={position}:{edit.stop} tokens={_list(token_ids)} how={how}"
         case BiasLogits(_, biases, banned, only):
             added = ",".join(f"{token_id}:{bias!r}" for token_id, bias in biases)
             given = {"add": added, "ban": _list(banned), "only": _list(only)}
             return " ".join(("bias", *(f"{name}={value}" for name, value in given.items() if value)))
+    of_kind = ((verb, row) for verb, row in ROWS_VERBS.items() if row.kind is type(edit))
+    verb, row = next((v, r) for v, r in of_kind if all(getattr(edit, name) is it for name, it in r.given.items()))
+    values = {word: getattr(edit, field) for word, field in row.fields.items()}
+    shown = {word: f'"{it}"' if isinstance(it, str) else repr(it) for word, it in values.items() if it is not None}
+    if not values.get("shift"):
+        shown.pop("shift", None)
+    return " ".join((verb, *(f"{word}={value}" for word, value in shown.items()), _rows_text(edit.rows)))
 
 
 def _rows_text(rows: Rows) -> str:
@@ -520,11 +540,6 @@ class _Words:
                 raise InputError(f"'part={other[:20]}' is neither keys nor values: write {self._form}.")
 
 
-def _overwrite(words: _Words, seq_id: int) -> Edit:
-    file, step, source, shift = words.text("file"), words.whole("step"), words.whole("seq"), words.whole("shift")
-    return Overwrite(seq_id, words.rows(), step, source, file or None, shift or 0)
-
-
 def _replace(words: _Words, seq_id: int) -> Edit:
     (start, stop), token_ids, how = words.span(), words.token_ids("tokens"), words.text("how") or "overwrite"
     if how not in REPLACEMENT_LABELS:
@@ -548,22 +563,3 @@ def _float(text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"'{text[:20]}' is no number: write one like 2.5.") from None
-
-
-def _seed(words: _Words) -> int:
-    return words.whole("seed") or 0
-
-
-_BUILDERS: dict[str, Callable[[_Words, int], Edit]] = {
-    "zero": lambda words, seq_id: Zero(seq_id, words.rows()),
-    "scale": lambda words, seq_id: Scale(seq_id, words.rows(), words.number("by")),
-    "noise": lambda words, seq_id: AddNoise(seq_id, words.rows(), words.number("ratio"), _seed(words)),
-    "overwrite": _overwrite,
-    "mask": lambda words, seq_id: Mask(seq_id, words.rows()),
-    "unmask": lambda words, seq_id: Mask(seq_id, words.rows(), hidden=False),
-    "pin": lambda words, seq_id: Pin(seq_id, words.rows()),
-    "unpin": lambda words, seq_id: Pin(seq_id, words.rows(), pinned=False),
-    "drop": lambda words, seq_id: Drop(seq_id, words.rows()),
-    "replace": _replace,
-    "bias": _bias,
-}
