@@ -20,7 +20,7 @@ from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.bytes import PUBLISHED, Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import PAGE_SIZES, PRESETS, CacheSpec, cache_label, preset_of, tuned
-from engine.spec.codec import CodecSpec, Coding, get_codec_names
+from engine.spec.codec import ROW_OF_NAME, CodecSpec, Coding
 from engine.spec.terms import Term
 from engine.wire.status import ModelInfo
 
@@ -75,7 +75,7 @@ class Calculator(Sheet):
         auto = "as the mode does"
         self.reserved = self.add(count_field("Reserved length", 0, " tokens", least=0, automatic=auto))
         self.kept = self.add(count_field("Rows kept", 0, " tokens", least=0, automatic=auto))
-        codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
+        codecs = [(AS_IT_IS, auto), *((name, name) for name in ROW_OF_NAME)]
         self.keys = self.add(choice_field("Keys written as", codecs, AS_IT_IS))
         self.values = self.add(choice_field("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS))
         self.memory = self.add(gib_field("Memory", 24.0))

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.cache import LAYOUTS, NAMES, PRESETS, CacheSpec, LayoutRow, cache_named, parameters_of, tuned
-from engine.spec.codec import CODECS, CodecRow, get_codec_names, parse_codec
+from engine.spec.codec import CODECS, ROW_OF_NAME, CodecRow, parse_codec
 from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.parameter import Parameter
 from engine.spec.retention import RULES, RuleRow, parse_budget
@@ -174,8 +174,7 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
         "--codec",
         type=refusing(parse_codec),
         metavar="NAME[/NAME][@LAYER=NAME]",
-        help="how K (and V, and single layers) are written in a growing or a paged cache: "
-        f"{', '.join(get_codec_names())}",
+        help=f"how K (and V, and single layers) are written in a growing or a paged cache: {', '.join(ROW_OF_NAME)}",
     )
 
 

@@ -47,7 +47,7 @@ from engine.errors import InputError, check_known, first_line
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import JSON_LIMIT, read_text
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
+from engine.spec.codec import ROW_OF_NAME, CodecSpec, parse_codec
 from engine.spec.grid import SweepMode, SweepText, grid, parse_budgets
 from engine.spec.model import RUNNERS
 from engine.spec.sampling import Prompt, SamplingParams
@@ -170,7 +170,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         type=refusing(parse_codecs),
         default=(None,),
         metavar="K[/V],...",
-        help=f"how rows are written, K and V apart: {', '.join(get_codec_names())}",
+        help=f"how rows are written, K and V apart: {', '.join(ROW_OF_NAME)}",
     )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows in this file, and measure what it lacks")
     add_cache_arguments(parser)
@@ -235,9 +235,7 @@ def modes_of(args: argparse.Namespace) -> tuple[SweepMode, ...]:
 def parse_codecs(text: str) -> tuple[CodecSpec, ...]:
     found = tuple(parse_codec(part.strip()) for part in text.split(",") if part.strip())
     if not found:
-        raise InputError(
-            f"No codec is named: choose from {', '.join(get_codec_names())}, K and V apart as int8/kivi-4."
-        )
+        raise InputError(f"No codec is named: choose from {', '.join(ROW_OF_NAME)}, K and V apart as int8/kivi-4.")
     return found
 
 

@@ -136,10 +136,6 @@ class LiveSequences:
             self.next_id = max(self.next_id, seq_id + 1)
         self.memos.forget_all()
 
-    def undo_replace(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
-        """Make the earlier sequences live again after a failure. Assignments only: this cannot fail."""
-        self.mode, self._by_id, self.next_id = mode, sequences, next_id
-
     def bound_lost_rows(self, limit: int) -> None:
         """Limit the bytes of the caches' logs of lost rows: the oldest are dropped, and going back beyond them computes
         the rows again."""
@@ -494,7 +490,8 @@ class StateBefore:
     def restore(self) -> None:
         """Undo what was done since this was made: pages taken since are freed, removed sequences are live again."""
         self._kept.restore(self._kept_before)
-        self._live.undo_replace(self._mode, self._sequences, self._next_id)
+        self._live.replace(self._mode, self._sequences)
+        self._live.next_id = self._next_id
         for each, state in zip(self._sequences.values(), self._states, strict=True):
             each.sequence, each.cache, each.is_stale = state.sequence, state.cache, state.is_stale
             each.set_logits(state.logits, state.logprobs)

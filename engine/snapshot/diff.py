@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
 from engine.analysis.tolerance import tolerance_between
 from engine.errors import InputError
-from engine.snapshot.format import PARTS, LayerEntry
+from engine.snapshot.format import PARTS, ROWS_AT_ONCE, Array, LayerEntry
 from engine.snapshot.read import SnapshotFile
 from engine.spec.codec import Part
-
-Array = np.ndarray[Any, Any]
-ROWS_AT_ONCE = 8192
 
 
 class HeadDifference(Struct, frozen=True):

@@ -28,7 +28,7 @@ from engine.snapshot.convert import (
     write_table,
     write_trace,
 )
-from engine.snapshot.format import WRITTEN_KIND, LayerEntry
+from engine.snapshot.format import WRITTEN_KIND, Array, LayerEntry
 from engine.snapshot.gather import cut, snapshot_of
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.write import Snapshot, checksum_of, header_of, pieces, write_snapshot
@@ -123,7 +123,7 @@ def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
         yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
 
 
-def _arrays(tensor: torch.Tensor | InPieces, dtype: torch.dtype) -> Iterator[npz.Array]:
+def _arrays(tensor: torch.Tensor | InPieces, dtype: torch.dtype) -> Iterator[Array]:
     for part in pieces(tensor):
         yield np.asarray(part.to(dtype).numpy())
 

@@ -20,16 +20,17 @@ from engine.model.source import find_source, fingerprint
 from engine.model.tokenizer import TokenTexts, tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.snapshot.format import (
-    DTYPE_NAMES,
+    CODE_OF_DTYPE,
     MAX_TOKENS,
     WITHOUT_STATES,
+    Array,
     LayerEntry,
     Manifest,
     SequenceEntry,
 )
 from engine.snapshot.gather import Contents, Tensors, part_of, piece_tensors
 from engine.snapshot.llama_state import ModelOfState, read_state, refuse_gguf
-from engine.snapshot.npz import Array, ForeignCache, from_npz
+from engine.snapshot.npz import ForeignCache, from_npz
 from engine.snapshot.write import Snapshot, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
@@ -172,7 +173,7 @@ def of_batch(held: HeldRows, batch: int, index: int) -> HeldRows:
     if not 0 <= batch < held.keys.shape[0]:
         raise InputError(f"There is no sequence {batch}: the batch has {held.keys.shape[0]}, counted from 0.")
     for part in (held.keys, held.values):
-        if str(part.dtype).removeprefix("torch.") not in DTYPE_NAMES.values():
+        if str(part.dtype).removeprefix("torch.") not in CODE_OF_DTYPE:
             raise InputError(f"Layer {index} holds {part.dtype}: give rows in float32, float16 or bfloat16.")
     if held.keys.dtype != held.values.dtype:
         raise InputError(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
@@ -48,9 +49,14 @@ ITEM_BYTES = {
 }  # fmt: skip
 NUMBERS = ("F64", "F32", "F16", "BF16")
 DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+CODE_OF_DTYPE = {name: code for code, name in DTYPE_NAMES.items()}
 TRANSFORMERS_FP8 = "transformers-fp8"
 
+Array = np.ndarray[Any, Any]
+ROWS_AT_ONCE = 8192  # that are read of a head
+
 PARTS: tuple[Part, Part] = ("keys", "values")
+SCORES, MARKS = ("memory", "sinks"), ("hidden", "pinned")  # what is stored beside rows to go on: of a rule, and by hand
 EXTREMES = ("low", "high", "magnitudes")  # suffixes of the tensors of a pyramid
 PREVIEW_SIZE = 24, 96  # rows and columns of the preview of K or V of a layer
 
@@ -230,8 +236,7 @@ class Shape(Struct, frozen=True):
 def part_shapes(entry: LayerEntry, name: Part) -> dict[str, Shape]:
     """The tensors that K or V of a layer must have, by full name; raises `InputError` for an unknown codec."""
     part, dim, heads = entry.part(name), entry.dim(name), len(entry.heads)
-    exact = next((code for code, dtype in DTYPE_NAMES.items() if dtype == entry.dtype), "")
-    if not exact:
+    if not (exact := CODE_OF_DTYPE.get(entry.dtype)):
         raise InputError(f"rows of {entry.dtype[:20]!r} are not known")
     if not part.num_coded:
         return {entry.name(name): Shape((exact,), (1, heads, entry.num_rows, dim))}
@@ -560,24 +565,18 @@ def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Tenso
             raise Damaged(f"the {name} of {where} cannot be read: {error}") from None
         for full, shape in shapes.items():
             _check_tensor(full, shape, entries, is_needed=True)
+    # a rule's scores are one number per row and head, or per query, query head and row
+    is_by_query = len(entries[layer.name("memory")].shape) == 3 if layer.name("memory") in entries else False
+    beside = {
+        "attention": Shape(("F32",), (None, None)),
+        "memory": Shape(NUMBERS, (None, None, layer.num_rows) if is_by_query else (len(heads), layer.num_rows)),
+        "sinks": Shape((CODE_OF_DTYPE[layer.dtype],), (1, len(heads), None, layer.key_dim)),
+        **dict.fromkeys(MARKS, Shape(("U8",), (len(heads), None))),
+    }
     if layer.has_positions:
-        shape = Shape(("I64",), (len(heads), layer.num_rows))
-        _check_tensor(layer.name("positions"), shape, entries, is_needed=True)
-    _check_tensor(layer.name("attention"), Shape(("F32",), (None, None)), entries)
-    _check_memory(layer, entries)
-    for marks in ("hidden", "pinned"):
-        _check_tensor(layer.name(marks), Shape(("U8",), (len(heads), None)), entries)
-
-
-def _check_memory(layer: LayerEntry, entries: Mapping[str, TensorEntry]) -> None:
-    """Check the accumulated scores of a retention rule: one number per row and head, or per query, query head and row;
-    and the keys of sinks, in the dtype of the rows."""
-    name, heads = layer.name("memory"), len(layer.heads)
-    is_by_query = name in entries and len(entries[name].shape) == 3
-    sizes = (None, None, layer.num_rows) if is_by_query else (heads, layer.num_rows)
-    _check_tensor(name, Shape(NUMBERS, sizes), entries)
-    exact = tuple(code for code, dtype in DTYPE_NAMES.items() if dtype == layer.dtype)
-    _check_tensor(layer.name("sinks"), Shape(exact, (1, heads, None, layer.key_dim)), entries)
+        beside["positions"] = Shape(("I64",), (len(heads), layer.num_rows))
+    for what, shape in beside.items():
+        _check_tensor(layer.name(what), shape, entries, is_needed=what == "positions")
 
 
 def _check_tensor(name: str, shape: Shape, entries: Mapping[str, TensorEntry], is_needed: bool = False) -> None:

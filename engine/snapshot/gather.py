@@ -26,7 +26,9 @@ from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.convert import unrecorded_nodes
 from engine.snapshot.format import (
     ITEM_BYTES,
+    MARKS,
     PARTS,
+    SCORES,
     TRANSFORMERS_FP8,
     VERSION,
     WITHOUT_STATES,
@@ -164,7 +166,7 @@ def _layer_tensors(contents: Contents, manifest: Manifest) -> Tensors:
                 found[full] = _decoded(entry, name, preview) if stored is None else of_heads(stored, places, len(own))
         if (positions := contents.tensor_of(entry.name("positions"))) is not None:
             found[entry.name("positions")] = of_heads(positions, places, len(own))
-        for what in ("attention", *(() if manifest.why_not else ("memory", "sinks", "hidden", "pinned"))):
+        for what in ("attention", *(() if manifest.why_not else (*SCORES, *MARKS))):
             if (beside := contents.tensor_of(entry.name(what))) is not None:
                 found[entry.name(what)] = beside
         # next to the rows in the file, so that they are computed while the rows are written
@@ -283,11 +285,13 @@ def of_session(session: Session, command: Export) -> Contents:
         for name, part in zip(PARTS, (layer.keys, layer.values), strict=True):
             for suffix, tensor in part.kept.items():
                 tensors[entry.name(name if suffix == "rows" else f"{name}.{suffix}")] = tensor
-        beside = {"positions": layer.positions, "memory": layer.memory, "sinks": layer.sinks}
-        marks = {"hidden": layer.hidden, "pinned": layer.pinned}
-        beside |= {what: None if mask is None else mask.to(torch.uint8) for what, mask in marks.items()}
+        beside = {what: getattr(layer, what) for what in ("positions", *SCORES, *MARKS)}
         beside["attention"] = attention[index].float() if index in attention else None
-        tensors |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
+        tensors |= {
+            entry.name(what): tensor.to(torch.uint8) if what in MARKS else tensor
+            for what, tensor in beside.items()
+            if tensor is not None
+        }
     blocks = session.memos.of(seq_id, past.cache).blocks
 
     def rows_of(entry: LayerEntry, name: Part) -> torch.Tensor | RowsInPieces:

@@ -31,11 +31,9 @@ import psutil
 from engine.errors import InputError
 from engine.files.text import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC, open_regular, read_json_object
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.snapshot.format import MAX_LENGTH
+from engine.snapshot.format import MAX_LENGTH, Array
 from engine.snapshot.npz import ForeignCache, ForeignLayer
 from engine.spec.codec import Part
-
-Array = np.ndarray[Any, Any]
 
 # The versions that are read, by what a file holds. All writers of the last of each rotate quantised rows.
 VERSIONS = {SEQUENCE_MAGIC: (2, 3), SESSION_MAGIC: (9, 10)}

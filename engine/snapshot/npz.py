@@ -24,11 +24,10 @@ from numpy.lib import format as npy
 from engine.errors import InputError
 from engine.files.atomic import replacing
 from engine.files.text import open_regular
-from engine.snapshot.format import MAX_LENGTH, NAME, PARTS, LayerEntry
+from engine.snapshot.format import MAX_LENGTH, NAME, PARTS, Array, LayerEntry
+from engine.snapshot.read import do_ascend
 
-Array = np.ndarray[Any, Any]
 Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, pieces of bounded size
-ROWS_AT_ONCE = 8192
 MAX_MEMBERS = 1 << 16
 MAX_DIRECTORY_BYTES = 8 << 20
 MAX_RATIO = 1100  # the compression ratio of deflate for zeros
@@ -149,7 +148,7 @@ def _check_placement(cache: ForeignCache, path: Path) -> None:
                 f"'{path}' has layers.{index}.positions that are not those of its rows: save whole numbers [H, S], and "
                 "the token_ids with them."
             )
-        if places.min() < 0 or places.max() >= n or (places[:, 1:] <= places[:, :-1]).any():
+        if not do_ascend(places, n):
             raise InputError(
                 f"'{path}' has layers.{index}.positions that do not ascend from 0 to {n - 1:,}: export it again."
             )

@@ -22,11 +22,12 @@ from msgspec.structs import fields
 from engine.errors import InputError
 from engine.files.text import open_regular
 from engine.snapshot.format import (
-    DTYPE_NAMES,
+    CODE_OF_DTYPE,
     ITEM_BYTES,
     MAX_RECORD_BYTES,
     PREFIX_BYTES,
     TRANSFORMERS_FP8,
+    Array,
     Damaged,
     LayerEntry,
     Manifest,
@@ -94,8 +95,6 @@ def _check(step: SequenceStep) -> None:
             if any(array.ndim < 2 or array.shape[0] != num_layers for array in arrays):
                 raise Damaged("its statistics are of another number of layers than it names")
 
-
-Array = np.ndarray[Any, Any]
 
 NUMPY_NAMES = {
     "F64": "<f8", "I64": "<i8", "U64": "<u8", "F32": "<f4", "I32": "<i4", "U32": "<u4", "F16": "<f2", "BF16": "<u2",
@@ -221,7 +220,7 @@ class SnapshotFile:
         if not entry.has_positions:
             return np.arange(entry.first, entry.first + entry.num_rows)
         found = self.array(entry.name("positions"), entry.heads.index(head))
-        if found[0] < 0 or found[-1] >= self.manifest.num_tokens or (found[1:] <= found[:-1]).any():
+        if not do_ascend(found, self.manifest.num_tokens):
             raise InputError(
                 f"'{self.path}' is damaged: the positions of layer {layer}, head {head} do not ascend within its "
                 f"{self.manifest.num_tokens:,} tokens. Take another copy of it."
@@ -265,6 +264,12 @@ class SnapshotFile:
         """Grey levels `[layers, K and V, rows, columns]`: channels as rows, tokens as columns; 0: no row, 255: not
         finite."""
         return self.array("preview") if "preview" in self else None
+
+
+def do_ascend(positions: Array, num_tokens: int) -> bool:
+    """Whether the positions `[…, S]` of every head ascend and are within the tokens."""
+    is_inside = positions[..., 0] >= 0, positions[..., -1] < num_tokens, positions[..., 1:] > positions[..., :-1]
+    return all(bool(each.all()) for each in is_inside)
 
 
 class Pieces(Sequence[Any]):
@@ -353,7 +358,7 @@ def decoded(read: ReadArray, entry: LayerEntry, tensor: Part, head: int, rows: r
     """Rows `[T, D]` of K or V of the head at index `head` in the file, as float32. `read(name, *index, rows=…)` reads
     arrays."""
     part, name = entry.part(tensor), entry.name(tensor)
-    exact = next(code for code, dtype in DTYPE_NAMES.items() if dtype == entry.dtype)
+    exact = CODE_OF_DTYPE[entry.dtype]
     if not part.num_coded:
         return numbers_of(read(name, 0, head, rows=rows), exact)
     found = []

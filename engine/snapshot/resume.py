@@ -27,8 +27,18 @@ from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.session.states import LiveSequence
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
-from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, checksum, part_shapes, table_name
-from engine.snapshot.read import Array, SnapshotFile
+from engine.snapshot.format import (
+    CODE_OF_DTYPE,
+    DTYPE_NAMES,
+    MARKS,
+    PARTS,
+    SCORES,
+    LayerEntry,
+    checksum,
+    part_shapes,
+    table_name,
+)
+from engine.snapshot.read import SnapshotFile, do_ascend
 from engine.snapshot.verify import check_essentials
 from engine.snapshot.write import DTYPES
 from engine.spec.cache import CacheSpec
@@ -212,18 +222,12 @@ def _table_misfit(file: SnapshotFile) -> str:
             return f"layer {entry.index} is in no page table"
         if entry.has_positions and spec.retention.keeps_all:
             return f"layer {entry.index} lacks rows that its cache mode keeps"
-        if entry.has_positions and not _ascend(file.array(entry.name("positions")), manifest.num_tokens):
+        if entry.has_positions and not do_ascend(file.array(entry.name("positions")), manifest.num_tokens):
             return f"layer {entry.index} has rows at impossible positions"
-        masks = [file.entries[name] for what in ("hidden", "pinned") if (name := entry.name(what)) in file.entries]
+        masks = [file.entries[name] for what in MARKS if (name := entry.name(what)) in file.entries]
         if any(not 0 < mask.shape[1] <= manifest.num_tokens or manifest.edited_from is None for mask in masks):
             return f"rows of layer {entry.index} were marked by hand that it does not have"
     return ""
-
-
-def _ascend(positions: Array, num_tokens: int) -> bool:
-    """Whether the positions `[H, S]` of every head ascend and are within the tokens."""
-    is_inside = positions[:, 0] >= 0, positions[:, -1] < num_tokens, positions[:, 1:] > positions[:, :-1]
-    return all(bool(each.all()) for each in is_inside)
 
 
 # ---- caches of other programs ------------------------------------------------------------------------------------
@@ -329,12 +333,12 @@ def stored_cache(file: SnapshotFile, device: torch.device) -> StoredCache:
 
 def _stored_layer(file: SnapshotFile, entry: LayerEntry, device: torch.device) -> StoredLayer:
     keys, values = (_stored_part(file, entry, name, device) for name in PARTS)
-    beside = {what: entry.name(what) for what in ("positions", "memory", "sinks")}
+    beside = {what: entry.name(what) for what in ("positions", *SCORES)}
     found: dict[str, Any] = {what: tensor_of(file, name, device) for what, name in beside.items() if name in file}
-    for marks in ("hidden", "pinned"):
+    for marks in MARKS:
         if (name := entry.name(marks)) in file:
             found[marks] = tensor_of(file, name, torch.device("cpu")).bool()
-    dtype = DTYPES[next(code for code, name in DTYPE_NAMES.items() if name == entry.dtype)]
+    dtype = DTYPES[CODE_OF_DTYPE[entry.dtype]]
     return StoredLayer(keys, values, file.manifest.num_tokens, entry.num_rows, dtype, entry.first, **found)
 
 

@@ -11,7 +11,6 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -24,6 +23,8 @@ from engine.snapshot.format import (
     NO_CHECKSUM,
     NUMBERS,
     PARTS,
+    ROWS_AT_ONCE,
+    Array,
     Damaged,
     LayerEntry,
     PyramidEntry,
@@ -34,7 +35,6 @@ from engine.snapshot.format import (
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile, numbers_of
 from engine.spec.codec import Part
 
-Array = np.ndarray[Any, Any]
 MAX_PROBLEMS = 100  # more would not describe the file any better
 OUT_OF_ORDER = "holds numbers out of order"
 MAX_PAGES = 1 << 24  # the longest page table whose ids are checked together
@@ -205,8 +205,6 @@ def _record_problems(file: SnapshotFile) -> Iterator[str]:
 
 
 # ---- the extremes that are stored with large layers, from which pictures are drawn -----------------------------------
-
-ROWS_AT_ONCE = 8192
 
 
 def num_numbers(file: SnapshotFile, *parts: Part) -> int:

@@ -17,12 +17,12 @@ from engine.spec.codec import (
     BITS,
     GROUP,
     RESIDUAL,
+    ROW_OF_NAME,
     CodecSpec,
     Coding,
     codec_label,
     codec_name,
     codec_summary,
-    get_codec_names,
     is_codec_name,
     parse_codec,
     recoded,
@@ -333,7 +333,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
     def _check_codec_and_retention(self) -> None:
         if self.retention.keeps_all or self.codec.is_exact:
             return
-        if not all(coding.codes_rows_alone for coding in self.codec.codings):
+        if any(coding.is_kivi for coding in self.codec.codings):
             raise InputError(
                 "KIVI's keys share scales over groups of tokens, so a single row cannot be evicted: "
                 "use an fp8 or int8 codec with this rule."
@@ -688,7 +688,7 @@ def _part(part: str, is_first: bool) -> tuple[str, CacheSpec | RetentionSpec | C
         return "layout", ALL_PRESETS[part].spec
     if is_first:
         cache_preset(part)  # raises an error that lists the presets
-    raise InputError(f"Unknown rule or codec '{part[:60]}': choose one of {', '.join((*RULES, *get_codec_names()))}.")
+    raise InputError(f"Unknown rule or codec '{part[:60]}': choose one of {', '.join((*RULES, *ROW_OF_NAME))}.")
 
 
 def size_words(spec: CacheSpec) -> tuple[str, ...]:

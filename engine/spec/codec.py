@@ -282,11 +282,6 @@ class Coding(Struct, frozen=True):
         return self.row.shared_by in ("tensor", "head")
 
     @property
-    def codes_rows_alone(self) -> bool:
-        """Whether a row can be dropped without changing the code of another row."""
-        return not self.is_kivi
-
-    @property
     def bits(self) -> int | None:
         """Bits of a code; None if the number is stored as it is."""
         return int(self.name.removeprefix("kivi-")) if self.is_kivi else self.row.bits
@@ -556,11 +551,6 @@ def _layers(plan: str) -> list[LayerCoding]:
         )
     keys, values = _pair(name)
     return [LayerCoding(layer, keys, values) for layer in range(start, stop + 1)]
-
-
-def get_codec_names() -> tuple[str, ...]:
-    """Every codec by its full name."""
-    return tuple(ROW_OF_NAME)
 
 
 def codec_name(spec: CodecSpec) -> str:

@@ -233,11 +233,6 @@ _ROW_OF_SPEC = {(row.spec_name, row.schedule): row for row in RULES.values()}
 SPEC_NAMES = tuple(dict.fromkeys(row.spec_name for row in RULES.values()))
 
 
-def rule_row(name: str, schedule: str) -> RuleRow | None:
-    """The row of a spec's rule; None if the cache keeps all rows."""
-    return _ROW_OF_SPEC.get((name, schedule)) or _ROW_OF_SPEC.get((name, "uniform"))
-
-
 # ---- the rule of a cache ---------------------------------------------------------------------------------------------
 
 Schedule = Literal["uniform", "pyramid"]
@@ -322,7 +317,7 @@ class RetentionSpec(Struct, frozen=True):
     @property
     def row(self) -> RuleRow | None:
         """The description of the rule; None if all rows are kept."""
-        return rule_row(self.name, self.schedule)
+        return _ROW_OF_SPEC.get((self.name, self.schedule)) or _ROW_OF_SPEC.get((self.name, "uniform"))
 
     @property
     def summary(self) -> str:

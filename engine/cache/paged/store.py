@@ -61,7 +61,7 @@ class PageStore:
         """Raises `InputError` for impossible sizes before anything is allocated."""
         spec.codec.check(geometry)
         self.spec = spec
-        self.geometry = geometry
+        self.geometry, self._layers = geometry, pageable(geometry)
         self.page_size = spec.page_size
         self.num_pages = pool_pages(spec, max_length)
         self._pool_bytes = self.num_pages * self.bytes_per_page(dtype)
@@ -101,10 +101,6 @@ class PageStore:
             group.pool.check(group.tables)
         if self.host is not None:
             self.host.check()
-
-    @property
-    def _layers(self) -> tuple[LayerGeometry, ...]:
-        return pageable(self.geometry)
 
     def layer_bytes(self, layer_index: int, num_rows: int, num_pages: int = 0) -> HeldBytes:
         """Bytes of `num_rows` rows of one layer, and of `num_pages` pages that hold them."""

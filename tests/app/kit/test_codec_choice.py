@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QApplication, QComboBox
 
 from app.kit.fields import CodecChoice
 from engine.errors import InputError
-from engine.spec.codec import CODECS, CodecSpec, Coding, get_codec_names
+from engine.spec.codec import CODECS, ROW_OF_NAME, CodecSpec, Coding
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_every_codec_can_be_chosen_for_each_part(choice: CodecChoice) -> None:
             made.add(both.keys.name)
             choice.choose("int8", name)
             assert choice.spec(bits, 32, 32) == CodecSpec(Coding("int8"), both.keys)
-    assert made == set(get_codec_names())
+    assert made == set(ROW_OF_NAME)
 
 
 def test_v_follows_k_until_it_is_chosen(choice: CodecChoice) -> None:

@@ -12,7 +12,7 @@ from engine.cache.contract import StoredPart
 from engine.cache.sequence_cache import SequenceCache
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named, tuned
-from engine.spec.codec import CodecSpec, Coding, get_codec_names, uniform
+from engine.spec.codec import ROW_OF_NAME, CodecSpec, Coding, uniform
 from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 from tests.engine.told import approve, told
@@ -21,7 +21,7 @@ PAGES = {"page_size": 4, "num_pages": 40}
 MODES: dict[str, tuple[str, CacheSpec]] = {
     **{
         name: ("llama", CacheSpec(codec=uniform(name, 8 if Coding(name).has_groups else None)))
-        for name in get_codec_names()
+        for name in ROW_OF_NAME
         if "kivi" not in name
     },
     **{name: ("llama", CacheSpec(codec=uniform(name, 16, 16))) for name in ("kivi-8", "kivi-4", "kivi-2")},

@@ -13,7 +13,7 @@ from engine.predict.bytes import BudgetSpec, budget_of
 from engine.predict.capacity import is_pageable
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, Preset, tuned
-from engine.spec.codec import get_codec_names, parse_codec
+from engine.spec.codec import ROW_OF_NAME, parse_codec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from tests.effort import effort
@@ -91,7 +91,7 @@ def test_the_calculator_is_the_engine_to_the_byte(architecture: str, name: str) 
         check(session)
 
 
-CODECS = [name for name in get_codec_names() if not name.startswith("kivi")]
+CODECS = [name for name in ROW_OF_NAME if not name.startswith("kivi")]
 
 
 @pytest.mark.parametrize(

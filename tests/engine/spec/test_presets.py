@@ -26,12 +26,12 @@ from engine.spec.cache import (
 )
 from engine.spec.codec import (
     CODECS,
+    ROW_OF_NAME,
     CodecSpec,
     Coding,
     LayerCoding,
     codec_name,
     codec_summary,
-    get_codec_names,
     parse_codec,
     uniform,
 )
@@ -167,7 +167,7 @@ def test_every_row_says_what_it_is() -> None:
 
 
 def test_kivi_is_one_row_with_three_names() -> None:
-    assert [name for name in get_codec_names() if name.startswith("kivi")] == ["kivi-8", "kivi-4", "kivi-2"]
+    assert [name for name in ROW_OF_NAME if name.startswith("kivi")] == ["kivi-8", "kivi-4", "kivi-2"]
     assert {Coding(name).row for name in ("kivi-8", "kivi-4", "kivi-2")} == {CODECS["kivi"]}
     assert Coding("kivi-2").label == "KIVI-2"
     assert codec_name(parse_codec("kivi-8")) == "kivi-8"
