@@ -79,13 +79,7 @@ class EditForm(QuestionDialog):
 
     def show_edit(self) -> None:
         """Show what the edit would do, or one sentence saying why it is impossible."""
-        problem, edit = "", None
-        try:
-            edit = self.answer()
-        except InputError as error:
-            problem = str(error)
-        self.refuse(problem)
-        self.ok.setEnabled(edit is not None)
+        edit = self.check()
         self.touched.setText(self.touched_words(edit) if edit is not None else "")
         self.text.setText(edit_text(edit) if edit is not None else "")
         for label in (self.touched, self.text):

@@ -19,7 +19,6 @@ from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.theme import TextRole
 from app.kit.widgets import on_change, plain_label, plain_tip, prose, push_button
 from engine.counted import counted
-from engine.errors import InputError
 from engine.spec.cache import CacheSpec, cache_label
 from engine.spec.model import (
     AUTO_DEVICE,
@@ -123,14 +122,9 @@ class LoadingDialog(QuestionDialog):
         self.no_adapter.setVisible(bool(adapter))
 
     def _refresh(self) -> None:
-        try:
-            wanted = self.answer()
-        except InputError as error:
-            self.refuse(str(error))
-            self.ok.setEnabled(False)
-            return
-        question = ForecastLoad(wanted, self._cache, self.context.value() or None)
-        self.wants.emit(Question(question, self.show_forecast, slot=self))
+        if (wanted := self.check()) is not None:
+            question = ForecastLoad(wanted, self._cache, self.context.value() or None)
+            self.wants.emit(Question(question, self.show_forecast, slot=self))
 
     def ask(self, slot: Callable[..., object]) -> None:
         self.wants.emit(Question(FindDevices(), self.show_devices))

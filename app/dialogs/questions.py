@@ -18,7 +18,7 @@ from engine.client.ssh import PREFIX
 from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
-from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, BookmarkTarget
+from engine.spec.bookmark import Bookmark, BookmarkTarget
 from engine.spec.condition import HOW_TO_COMBINE, help_lines, parsed, why_never
 from engine.wire.serving import ServerSpec
 from engine.wire.status import EngineStatus
@@ -196,7 +196,7 @@ class BookmarkDialog(QuestionDialog):
             self.show_row(self.kind, False)
         self._choose(kind if kind in self._places else next(iter(self._places)))
         self.kind.chosen.connect(self._choose)
-        self.note.textChanged.connect(self._check)
+        self.note.textChanged.connect(self.check)
 
     def first_field(self) -> QWidget:
         return self.note
@@ -222,12 +222,6 @@ class BookmarkDialog(QuestionDialog):
             self._filled_in = found.text if found is not None else ""
             self.note.setPlainText(self._filled_in)
         self.place.setText(f"{place_words(self._models, self.target)}, at step {self.target.step}")
-
-    def _check(self) -> None:
-        count = len(self.note.toPlainText())
-        self.refuse(
-            f"The note has {count:,} characters: {MAX_CHARACTERS:,} are kept." if count > MAX_CHARACTERS else ""
-        )
 
     def answer(self) -> Bookmark:
         return Bookmark(self.target, self.note.toPlainText().strip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFont, QGuiApplication, QIcon, QShowEvent
@@ -163,14 +163,27 @@ class QuestionDialog(FormDialog):
                 number.forget()  # the user has read it: what the fields show now is taken
             self.refuse(problem)
             return
-        try:
-            answer = self.answer()
-        except InputError as error:
-            self.refuse(str(error))
+        answer, problem = self._answered()
+        if problem:
+            self.refuse(problem)
             return
         if answer is not None:
             self.chosen.emit(answer)
         super().accept()
+
+    def check(self) -> Any:
+        """The answer as the fields are now; None where it is impossible, which is then said, and OK disabled."""
+        answer, problem = self._answered()
+        self.refuse(problem)
+        self.ok.setEnabled(not problem)
+        return answer
+
+    def _answered(self) -> tuple[object | None, str]:
+        """The answer, or what is wrong."""
+        try:
+            return self.answer(), ""
+        except InputError as error:
+            return None, str(error)
 
     def refuse(self, text: str) -> None:
         """Show what is wrong; the empty text removes the message."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -101,9 +101,11 @@ def side_words(side: ComparedSide, *, has_model: bool) -> str:
     return " · ".join(word for word in words if word)
 
 
-def caption(compared: ComparisonStarted, side: ComparedSide) -> str:
-    """The caption of a side's picture: its name, with its dtype if the sides differ in it."""
-    return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
+def captions(compared: ComparisonStarted) -> tuple[str, str]:
+    """The captions of the pictures of A and B: their names, with their dtypes if the sides differ in these."""
+    is_alike = compared.a.dtype == compared.b.dtype
+    a, b = (side.name if is_alike else f"{side.name} · {side.dtype}" for side in (compared.a, compared.b))
+    return f"A · {a}", f"B · {b}"
 
 
 def subject_of(picture: Picture) -> str:
@@ -232,8 +234,9 @@ _LEFT = 40
 
 class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
     """Three pictures of one step over the same positions, and the selected position and row. `is_signed`: whether A and
-    B have signs (attention weights have none, their difference has). `subject` says what they show. From the position
-    `divergence` on, the sides hold rows of different tokens. `layer_words` names a layer by its index."""
+    B have signs (attention weights have none, their difference has). `subject` says what they show, `captions` which
+    sides. From the position `divergence` on, the sides hold rows of different tokens. `layer_words` names a layer by
+    its index."""
 
     a: Matrix
     b: Matrix
@@ -244,6 +247,7 @@ class CompareMapsState(Struct, frozen=True, eq=False, dict=True):
     subject: str = ""
     divergence: int | None = None
     layer_words: LayerName = "layer {}".format
+    captions: tuple[str, str] = ("A", "B")
 
     @property
     def limits(self) -> Floats:
@@ -284,7 +288,6 @@ class CompareMaps(Themed, MatrixMaps):
         super().__init__(name_position, {"a": "Side A", "b": "Side B", "difference": "A less B"})
         self._display: Display = "beside"
         self.is_b = False
-        self.names = {"a": "", "b": ""}
         self.shown: CompareMapsState | None = None
         self.blink = QTimer(self, interval=BLINK_MS)
         self.blink.timeout.connect(self.flip)
@@ -324,30 +327,22 @@ class CompareMaps(Themed, MatrixMaps):
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 
-    def show_pictures(self, shown: CompareMapsState, name_a: str, name_b: str) -> None:
-        """Show pictures of one step, with the names of the sides."""
-        self.shown, self.names = shown.on_same_positions(), {"a": name_a, "b": name_b}
+    def show_pictures(self, shown: CompareMapsState | None) -> None:
+        """Show pictures of one step; None: there are none now."""
+        self.shown = shown and shown.on_same_positions()
         self._draw()
 
     def _draw(self) -> None:
-        shown = self.shown
-        if shown is None:
+        if (shown := self.shown) is None:
             return
-        limits, name_a, name_b = shown.limits, self._caption("a"), self._caption("b")
+        matrix, words = (shown.b, shown.captions[1]) if self.is_b else (shown.a, shown.captions[0])
         if self._display == "overlay":
-            self._show("a", shown, shown.mean, limits, MEANS if shown.mean.has_extremes else MEAN)
-        elif self.is_b:
-            self._show("a", shown, shown.b, limits, name_b)
-        else:
-            self._show("a", shown, shown.a, limits, name_a)
+            matrix, words = shown.mean, MEANS if shown.mean.has_extremes else MEAN
+        self._show("a", shown, matrix, shown.limits, words)
         if self._display == "beside":
-            self._show("b", shown, shown.b, limits, name_b)
+            self._show("b", shown, shown.b, shown.limits, shown.captions[1])
         if self._display in ("beside", "overlay"):
-            difference = shown.difference
-            self._show("difference", shown, difference, layer_limits(difference), "A − B")
-
-    def _caption(self, side: Literal["a", "b"]) -> str:
-        return f"{side.upper()} · {self.names[side]}" if self.names[side] else side.upper()
+            self._show("difference", shown, shown.difference, layer_limits(shown.difference), "A − B")
 
     def _show(self, side: Side, shown: CompareMapsState, matrix: Matrix, limits: Floats, words: str) -> None:
         is_difference = side == "difference"
@@ -518,7 +513,6 @@ class CompareView(View[CompareShown]):
         self.lenses, self.query_lenses = LensMenu(models), LensMenu(models, of_queries=True)
         self._stack = stack(self.maps, self.why)
         self.readout = plain_label(_POINT, font_fixed(), can_select=True)
-        self.shown: CompareMapsState | None = None
         self._build()
         self.follow(models)
 
@@ -541,6 +535,11 @@ class CompareView(View[CompareShown]):
             (self.maps.zoomed, self._on_zoomed),
             (self.maps.resized, self.refresh),
         )
+
+    @property
+    def shown(self) -> CompareMapsState | None:
+        """The pictures that are shown; None if there are none."""
+        return self.maps.shown
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -595,11 +594,11 @@ class CompareView(View[CompareShown]):
         cell = shown.a.at(point.x(), point.y()) if shown is not None else None
         if cell is None or state is None or state.pictures is None:
             return
-        place, lens = cell.place, self._lens_of(state.pictures.a)
+        place, picture = cell.place, cast(Any, state.pictures.a)
         self._models.selection.update(
             seq_id=state.compared.seq_id,
             layer=place.layer,
-            kv_head=place.head // heads_shared(self._models, lens, place.layer),
+            kv_head=place.head // heads_shared(self._models, picture.request.lens, place.layer),
             position=cell.first,
             channel=None if place.first_channel != place.last_channel else place.first_channel,
         )
@@ -676,7 +675,7 @@ class CompareView(View[CompareShown]):
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
-        self.shown = None
+        self.maps.show_pictures(None)
 
     def show_state(self, state: CompareShown) -> None:
         self.show_choices(not state.compared.no_rows)
@@ -701,52 +700,45 @@ class CompareView(View[CompareShown]):
         sides = [matrix_of(picture, partial(layer_label, self._models)) for picture in every]
         has_pictures = bool(sides) and any(side.low.size for side in sides[:2])
         self._stack.setCurrentWidget(self.maps if has_pictures else self.why)
-        self.shown = None
         self.maps.set_display(state.display)  # type: ignore[arg-type]
         self.maps.show_range(state.visible)
         if pictures is None or not has_pictures:
+            self.maps.show_pictures(None)
             self.why.setText(why_no_pictures(state.compared, state.pictures, state.no_pictures))
             return
         is_here = state.selected.seq_id == state.compared.seq_id
         position = state.selected.position if is_here else None
         is_signed = not isinstance(pictures.a, AttentionPicture)
         subject = subject_of(pictures.a)
-        row, divergence = self._row(state, sides[0]), self._models.comparison.divergence_in(pictures)
-        named = partial(layer_words, self._models)
-        shown = CompareMapsState(sides[0], sides[1], sides[2], is_signed, position, row, subject, divergence, named)
-        self.shown = shown.on_same_positions()
-        a, b = (caption(state.compared, side) for side in (state.compared.a, state.compared.b))
-        self.maps.show_pictures(self.shown, a, b)
+        row, divergence = self._row(state, sides[0], pictures.a), self._models.comparison.divergence_in(pictures)
+        named, names = partial(layer_words, self._models), captions(state.compared)
+        a, b, difference = sides
+        shown = CompareMapsState(a, b, difference, is_signed, position, row, subject, divergence, named, names)
+        self.maps.show_pictures(shown)
 
-    def _row(self, state: CompareShown, matrix: Matrix) -> int | None:
+    def _row(self, state: CompareShown, matrix: Matrix, picture: Any) -> int | None:
         """The row of the selected channel, or the first row of the selected head if there are several heads; None
         otherwise."""
-        now, picture = state.selected, state.pictures.a if state.pictures is not None else None
+        now = state.selected
         if now.channel is None and len({(place.layer, place.head) for place in matrix.places}) == 1:
             return None
-        head = head_of(self._models, self._lens_of(picture), now.layer, now.kv_head) if picture is not None else 0
+        head = head_of(self._models, picture.request.lens, now.layer, now.kv_head)
         return matrix.row_of(now.layer, head, None if isinstance(picture, AttentionPicture) else now.channel)
-
-    @staticmethod
-    def _lens_of(picture: Picture) -> str:
-        return str(getattr(picture.request, "lens", "keys"))
 
     def provenance(self, state: CompareShown) -> Provenance | None:
         pictures = state.pictures
         if pictures is None:
             return None
-        seq_id, request = state.compared.seq_id, pictures.a.request
-        count = getattr(request, "num_tokens", None)
-        if isinstance(pictures.a, AttentionPicture):
-            count = pictures.a.query_position + 1
-        shown = tensor_name(request.lens) if hasattr(request, "lens") else ""
-        is_of_queries = isinstance(pictures.a, AttentionPicture)
+        picture: Any = pictures.a
+        seq_id = state.compared.seq_id
+        is_of_queries = isinstance(picture, AttentionPicture)
+        count = picture.query_position + 1 if is_of_queries else picture.request.num_tokens
         lens = self._models.viewport.now.attention_lens if is_of_queries else state.selected.lens
-        wanted = tensor_name(lens) if shown else ""
+        shown, wanted = tensor_name(picture.request.lens), tensor_name(lens)
         newest = self._models.comparison.at(self._models.selection.now.step)
         is_last = newest is None or newest.num_tokens == count  # no other pictures are asked for at this step
-        late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)
-        step = step_of(self._models, seq_id, count or 0)
+        late = lateness(self._models, seq_id, count, shown, wanted, is_last=is_last)
+        step = step_of(self._models, seq_id, count)
         sources = " · ".join(
             f"{name}: {source_words(self._models, picture)}, {short_dtype(side.dtype)}"
             for name, picture, side in (("A", pictures.a, state.compared.a), ("B", pictures.b, state.compared.b))
@@ -884,8 +876,7 @@ def _map_pictures(
 
     maps = CompareMaps(name)
     maps.resize(_MAPS)
-    a, b = (caption(compared, side) for side in (compared.a, compared.b))
-    maps.show_pictures(shown, a, b)
+    maps.show_pictures(shown)
     content = _picture(maps)
     maps.deleteLater()
     return [(f"A, B, and A − B: {shown.subject}", content)]

@@ -110,7 +110,7 @@ def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> Non
     full = np.broadcast_to(size, picture.low.shape)
     a, b, difference = (matrix_of(replace(picture, low=full * part, high=full * part)) for part in (0.5, 1.0, -0.5))
     maps = CompareMaps(str)
-    maps.show_pictures(CompareMapsState(a, b, difference, True, None, None), "", "")
+    maps.show_pictures(CompareMapsState(a, b, difference, True, None, None))
     first = np.array([place.layer == 0 for place in a.places])
     np.testing.assert_allclose(maps.shown.limits, np.where(first, 10, 0.1))  # type: ignore[union-attr]
     for side, entry in {"a": 191, "b": 254, "difference": 0}.items():
@@ -163,7 +163,7 @@ def test_overlay_of_pooled_cells_is_of_their_extremes_and_says_so(compared: Comp
     compared.view.displays.choose(OVERLAY)
     maps = compared.view.maps
     sides = pooled(-3, 3.5, 0, 12, 6), pooled(-3.5, 3, 0, 12, 6), pooled(0.5, 0.5, 0, 12, 6)
-    maps.show_pictures(CompareMapsState(*sides, True, None, None), "", "")
+    maps.show_pictures(CompareMapsState(*sides, True, None, None))
     assert maps.captions["a"].text().startswith("Means of the extremes of A and B")
     assert (maps.maps["a"].image.image > 230).all()
 
