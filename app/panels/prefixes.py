@@ -30,6 +30,7 @@ _BY_WIDTH = (
     (430, ("from", "bytes", "behind", "salt")),
     (560, ("from", "bytes")),
 )  # columns that narrow panels leave out
+_OF_SERVERS = "tier", "salt"  # a session's own pages are all in one memory, and of one kind
 OWN = "This session"
 
 
@@ -100,7 +101,8 @@ class PrefixesView(AnswerView[PrefixesState]):
             return self.answer
         if self.answer.why_none:
             return str(self.answer.why_none)
-        leaves_out = next((names for width, names in _BY_WIDTH if self.width() < width), ())
+        of_servers = () if self._models.servers.chosen else _OF_SERVERS
+        leaves_out = (*next((names for width, names in _BY_WIDTH if self.width() < width), ()), *of_servers)
         return PrefixesState(self.answer, source_of(self._models), leaves_out)
 
     def show_state(self, state: PrefixesState) -> None:

@@ -30,7 +30,7 @@ def answer(server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: W
         needles = tokenizer.pieces(words) if ids is None else [ids]
     rows, total, branches = rows_of(server, tokenizer.texts, [encode_token_ids(each) for each in needles if each])
     if not rows:
-        why = f"No branch holds '{words}'." if words else "Nothing is stored yet."
+        why = f"No branch holds '{words}'." if words else "Nothing is stored yet: a block is stored once it is full."
     return PrefixTree(rows, total, branches, tokenizer.bytes_per_token, why, reply_to=command.id)
 
 

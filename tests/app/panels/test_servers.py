@@ -23,7 +23,9 @@ from app.shell import Shell
 from app.start.arguments import parse
 from engine.client.serving import Player, ServingClient
 from engine.serving.text import BUNDLED
+from engine.spec.cache import PRESETS
 from engine.wire.serving import AttachServer, ServersChanged, ServerSpec
+from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine
 
 RECORDED = str(Path(__file__).parents[2] / "engine" / "serving" / "recorded" / "stream.kvevents")
@@ -139,3 +141,17 @@ def test_the_command_line_names_servers(capsys: pytest.CaptureFixture[str]) -> N
         with pytest.raises(SystemExit):
             parse(argv)
         assert words in capsys.readouterr().err
+
+
+def test_the_pages_of_this_session_are_all_in_one_memory_which_is_not_called_a_gpu(qapp: QApplication) -> None:
+    driver = Driver(qapp, PRESETS["paged"].spec)
+    driver.window.arrange("servers")
+    tree = driver.window.panels["prefixes"]
+    assert isinstance(tree, PrefixesView)
+    driver.send("Once upon a time")
+    driver.until(lambda: tree.empty_text == "Nothing is stored yet: a block is stored once it is full.")
+    driver.steps(12)
+    driver.until(lambda: tree.detail.text().startswith("16 tokens"))
+    heads = [head.text for head in tree.table.cells.heads]
+    assert heads == ["text", "from", "tokens", "behind", "bytes", "age"]
+    driver.close()
