@@ -46,10 +46,13 @@ DTYPES: Final = ("bfloat16", "float16", "float32", "float8_e4m3fn")
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a config.json."""
+    """Add the options that name a config.json, and the dtype of its cache."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", metavar="M", help=f"a model folder, {BUNDLED!r}, or {SHAPE_PREFIX}CONFIG.json")
     source.add_argument("--config", metavar="FILE", help="a config.json")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}"
+    )
 
 
 def _report(args: argparse.Namespace, find: Callable[[argparse.Namespace], dict[str, Any]]) -> int:
@@ -102,9 +105,6 @@ _DEVICES_LIMIT: Final = 4096
 def add_params(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
     devices = whole(most=_DEVICES_LIMIT)
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}"
-    )
     parser.add_argument("--page-size", type=whole(), default=128, metavar="P", help="tokens per page")
     parser.add_argument("--devices", type=devices, default=1, metavar="N", help="number of accelerators")
     parser.add_argument("--data-parallel", type=devices, default=1, metavar="N", help="number of replicas")
@@ -224,9 +224,6 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", metavar="NAME", help=f"dynamic, growing with a codec, or one of {NAMES}")
     parser.add_argument("--context", type=whole(), metavar="N", help="tokens per sequence (the model's maximum)")
     parser.add_argument("--batch", type=whole(), default=1, metavar="N", help="number of sequences")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}"
-    )
     parser.add_argument(
         "--prompt-tokens", type=whole(), metavar="N", help="how many of them are the prompt (all but the newest)"
     )

@@ -15,6 +15,8 @@ from engine.errors import InputError
 from engine.spec.cache import ALL_PRESETS, CUDA_GPU, NAMES
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, LoadForecast
 
+SHOWN = ("name", "label", "lossless", "needs", "parameters", "summary")  # of a preset
+
 
 def add_caches(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
@@ -29,16 +31,7 @@ def caches_command(args: argparse.Namespace) -> int:
         return 0
     for preset in ALL_PRESETS.values():
         if args.json:
-            print_json(
-                {
-                    "name": preset.name,
-                    "label": preset.label,
-                    "lossless": preset.lossless,
-                    "needs": list(preset.needs),
-                    "parameters": list(preset.parameters),
-                    "summary": preset.summary,
-                }
-            )
+            print_json({name: getattr(preset, name) for name in SHOWN})
         else:
             needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
             print(f"{preset.name:<30} {preset.summary}{needs}")

@@ -476,7 +476,13 @@ def origin_of(session: Session, seq_id: int, step: int) -> ForkOrigin:
     state = path.state(seq_id, step)
     if state is None and seq_id >= live.next_id:
         live.get(seq_id)
-    state = check_can_be_forked(seq_id, step, state, then, live.mode.spec)
+    if state is None:
+        raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
+    if then != live.mode.spec and not (then.is_exact and live.mode.spec.is_exact):
+        raise InputError(
+            f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
+            "go to that step first, then fork."
+        )
     owner, last = path.owner(seq_id, step)
     return ForkOrigin(owner, last, state, None if is_live else path)
 
@@ -576,18 +582,3 @@ def new_child(session: Session, state: SequenceState) -> LiveSequence:
 def rows_in_words(cache: SequenceCache) -> str:
     """In words how the rows of a fork came."""
     return sharing_in_words(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"
-
-
-def check_can_be_forked(
-    seq_id: int, step: int, state: SequenceState | None, then: CacheSpec, now: CacheSpec
-) -> SequenceState:
-    """The state of a sequence after a step, or an `InputError` that says why it cannot be forked there in the present
-    cache mode."""
-    if state is None:
-        raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
-    if then != now and not (then.is_exact and now.is_exact):
-        raise InputError(
-            f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
-            "go to that step first, then fork."
-        )
-    return state
