@@ -309,18 +309,6 @@ class InPieces(Protocol):
         ...
 
 
-class RowsInPieces(InPieces, Protocol):
-    """Rows `[1, H_kv, S, …]` of a layer that are gathered piece by piece."""
-
-    def of_heads(self, heads: Sequence[int]) -> RowsInPieces:
-        """The rows of some heads, given as indices among the heads of this object."""
-        ...
-
-    def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Some rows of all heads as a tensor, `[H_kv, …]`."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Scattered:
     """Rows `[1, H_kv, S, …]` of `heads` in `slots` `[S]` of a pool's `buffer` `[H, N, …]`. They are gathered only as
@@ -339,9 +327,11 @@ class Scattered:
         return torch.Size((1, len(self.heads), len(self.slots), *self.buffer.shape[2:]))
 
     def of_heads(self, heads: Sequence[int]) -> Scattered:
+        """The rows of some heads, given as indices among the heads of this object."""
         return Scattered(self.buffer, self.slots, tuple(self.heads[head] for head in heads))
 
     def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
+        """Some rows of all heads as a tensor, `[H_kv, …]`."""
         heads = torch.tensor(self.heads, device=self.slots.device)[:, None]
         slots = self.slots[rows]
         if len(self.heads) == len(self.buffer):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import InPieces, RowsInPieces, StoredLayer, StoredPart
+from engine.cache.contract import InPieces, Scattered, StoredLayer, StoredPart
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.state import SequenceState
@@ -80,7 +80,7 @@ class Contents:
     manifest: Manifest
     tensors: Tensors
     tensor_of: Callable[[str], Tensor | None]
-    rows_of: Callable[[LayerEntry, Part], torch.Tensor | RowsInPieces]
+    rows_of: Callable[[LayerEntry, Part], torch.Tensor | Scattered]
     provenance_of: Callable[[Sequence[LayerEntry]], str]
     count_of: CountOf = uncounted
 
@@ -152,7 +152,7 @@ def _layer_tensors(contents: Contents, manifest: Manifest) -> Tensors:
     entries = {entry.index: entry for entry in manifest.layers}
 
     @lru_cache(maxsize=2)  # K and V of a layer are read once, for themselves and for the pictures made of them
-    def rows_of(index: int, name: Part) -> torch.Tensor | RowsInPieces:
+    def rows_of(index: int, name: Part) -> torch.Tensor | Scattered:
         return contents.rows_of(entries[index], name)
 
     preview = Preview(rows_of, manifest.layers)
@@ -294,7 +294,7 @@ def of_session(session: Session, command: Export) -> Contents:
         }
     blocks = session.memos.of(seq_id, past.cache).blocks
 
-    def rows_of(entry: LayerEntry, name: Part) -> torch.Tensor | RowsInPieces:
+    def rows_of(entry: LayerEntry, name: Part) -> torch.Tensor | Scattered:
         """As they are stored, or dequantised: anew each time, so that only one layer at a time is in memory."""
         layer = stored.layers[entry.index]
         rows = (layer.keys, layer.values)[PARTS.index(name)].kept.get("rows")
@@ -302,7 +302,7 @@ def of_session(session: Session, command: Export) -> Contents:
             held = past.cache.rows_at(entry.index, past.num_tokens)
             assert held is not None, "a layer that is written has rows"
             rows = chosen(held, name)[:, :, : layer.num_rows]
-        found: torch.Tensor | RowsInPieces = of_heads(rows, entry.heads, entry.num_kv_heads)
+        found: torch.Tensor | Scattered = of_heads(rows, entry.heads, entry.num_kv_heads)
         return found
 
     def count_of(index: int, name: Part) -> LayerCount | None:

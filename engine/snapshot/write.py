@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import torch
 
-from engine.cache.contract import InPieces, RowsInPieces
+from engine.cache.contract import InPieces, Scattered
 from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
 from engine.look.magnitudes import LayerCount, counted, magnitudes_of
@@ -257,7 +257,7 @@ def pieces(tensor: torch.Tensor | InPieces, num_bytes: int = CHUNK_BYTES) -> Ite
 
 # ---- extremes and previews: pictures of all tokens that can be drawn without reading the rows ------------------------
 
-RowReader = Callable[[int, Part], torch.Tensor | RowsInPieces]  # K or V `[1, H, S, D]` of a layer
+RowReader = Callable[[int, Part], torch.Tensor | Scattered]  # K or V `[1, H, S, D]` of a layer
 
 ROWS, COLUMNS = PREVIEW_SIZE
 NON_FINITE = 255
@@ -284,7 +284,7 @@ class Preview:
         self._pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)
 
     @torch.inference_mode()
-    def rows(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
+    def rows(self, layer: int, name: Part) -> torch.Tensor | Scattered:
         """K or V of a layer, as attention reads it."""
         rows = self._rows_of(layer, name)
         if (layer, name) in self._missing:
@@ -300,12 +300,12 @@ class Preview:
         return self._pictures
 
 
-def some_rows(rows: torch.Tensor | RowsInPieces, which: slice | torch.Tensor) -> torch.Tensor:
+def some_rows(rows: torch.Tensor | Scattered, which: slice | torch.Tensor) -> torch.Tensor:
     """Some of the rows `[1, H, S, D]`, as `[H, …, D]`."""
     return rows.picked(which) if not isinstance(rows, torch.Tensor) else rows[0][:, which]
 
 
-def grey_levels(rows: torch.Tensor | RowsInPieces) -> torch.Tensor:
+def grey_levels(rows: torch.Tensor | Scattered) -> torch.Tensor:
     """The picture `[ROWS, at most COLUMNS]` of rows `[1, H, S, D]`."""
     count = rows.shape[2]
     slots = torch.linspace(0, count - 1, min(count, COLUMNS)).round().long()
@@ -405,7 +405,7 @@ def _made(
 
 
 def extremes_of(
-    rows: torch.Tensor | RowsInPieces, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
+    rows: torch.Tensor | Scattered, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The smallest and largest number of each cell of rows `[1, H, S, D]`: `[H, columns, rows]`, computed a few columns
     at a time."""
