@@ -41,6 +41,7 @@ class Controller(QObject):
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, sender, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
+        self._is_held = False  # whether texts wait for the picture of a step
         self._has_changed = False  # the status changed since the timeline was last announced to the panels
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
@@ -56,14 +57,18 @@ class Controller(QObject):
         loop, pictures before texts.
         """
         events = self._drain()
-        self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
+        has_news = bool(events) or self._is_held
         is_run = self._models.status.now.running and all(isinstance(event, OF_STEPS) for event in events)
         with self._models.refreshes.frame(is_spread=pictures_first and is_run):
-            may_wait = pictures_first and self.waiting.is_for_pictures
-            if self.events.take(events, may_wait=may_wait):
-                return
+            if has_news:
+                self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
+                may_wait = pictures_first and self.waiting.is_for_pictures
+                self._is_held = self.events.take(events, may_wait=may_wait)
+                if self._is_held:
+                    return
             self._announce_texts(are_due=with_words)
-        self._ask_for_pictures()
+        if has_news or self.requests.pictures.may_ask_again:  # what is wanted changes with what arrives
+            self._ask_for_pictures()
 
     def _announce_texts(self, *, are_due: bool) -> None:
         """Let texts and numbers be read again: at rest also where nothing but counts of the status is new."""

@@ -69,6 +69,11 @@ class PictureRequests:
         return bool(self._waiting)
 
     @property
+    def may_ask_again(self) -> bool:
+        """Whether time alone may make it request a picture: one did not come yet, or was refused."""
+        return bool(self._waiting or self._refused)
+
+    @property
     def is_complete(self) -> bool:
         """Whether every picture that is wanted was requested and has arrived."""
         return not self._waiting and not self._changed(self._wanted())
