@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -54,14 +55,22 @@ class NewRows:
 
     @classmethod
     def of(cls, rows: Mapping[int, Pair], num_new: int, offsets: Mapping[int, int] = NO_OFFSETS) -> NewRows:
-        groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-        for part in (KEYS, VALUES):
-            for layer, pair in rows.items():
-                groups.setdefault((pair[part].shape, pair[part].dtype, pair[part].device), []).append((layer, part))
-        firsts = [(rows[places[0][0]][places[0][1]], tuple(places)) for places in groups.values()]
-        return cls(
-            tuple(rows), tuple(RowGroup(one.shape, one.dtype, places) for one, places in firsts), num_new, offsets
-        )
+        parts = [[pair[part] for pair in rows.values()] for part in (KEYS, VALUES)]
+        forms = [tuple([(each.shape, each.dtype, each.device) for each in tensors]) for tensors in parts]
+        return new_rows(tuple(rows), tuple(forms), num_new, tuple(offsets.items()))
+
+    @cached_property
+    def _indices(self) -> list[list[tuple[int, Any, Any, Any]]]:
+        """For each group the place among the new rows at which tensors of it begin: with their numbers in the group,
+        their parts, and the indices of their layers."""
+        found = []
+        for group in self.groups:
+            usual = self.num_new - group.shape[1]
+            begins = np.array([self.offsets.get(layer, usual) for layer, _ in group.places])
+            parts, places = np.array([(part, self.layers.index(layer)) for layer, part in group.places]).T
+            mine = {begin: np.flatnonzero(begins == begin) for begin in set(begins.tolist())}
+            found.append([(begin, each, parts[each], places[each]) for begin, each in mine.items()])
+        return found
 
     def measure(self, rows: Mapping[int, Pair], *, with_rows: bool = False) -> Tensors:
         """For each of N tensors: norms, a checksum of the bits, and how many numbers are not finite. `with_rows`: the
@@ -87,22 +96,18 @@ class NewRows:
         """The measured arrays as statistics for a record. Heads that a layer does not have are NaN."""
         if rows := self.rows_of(measured):
             measured = {name: found.numpy() for name, found in self.measure(rows).items()}
-        heads = max(measured[f"rows.{number}.norms"].shape[1] for number in range(len(self.groups)))
-        index = {layer: n for n, layer in enumerate(self.layers)}
-        norms = np.full((2, len(index), heads, self.num_new), np.nan, np.float32)
+        heads = max(group.shape[0] for group in self.groups)
+        norms = np.full((2, len(self.layers), heads, self.num_new), np.nan, np.float32)
         sums = dict.fromkeys(self.layers, 0)
         bad: list[NonFinite] = []
-        for number, group in enumerate(self.groups):
+        for number, (group, indices) in enumerate(zip(self.groups, self._indices, strict=True)):
             of_rows, counts = measured[f"rows.{number}.norms"], measured[f"rows.{number}.bad"]
             held = of_rows.shape[2]
-            parts, places = np.array([(part, index[layer]) for layer, part in group.places]).T
-            begins = np.array([self.offsets.get(layer, self.num_new - held) for layer, _ in group.places])
-            for begin in set(begins.tolist()):
-                mine = begins == begin
-                norms[parts[mine], places[mine], : of_rows.shape[1], begin : begin + held] = of_rows[mine]
+            for begin, mine, parts, places in indices:
+                norms[parts, places, : of_rows.shape[1], begin : begin + held] = of_rows[mine]
             for (layer, part), total in zip(group.places, measured[f"rows.{number}.sums"].tolist(), strict=True):
                 sums[layer] += (1, 3)[part] * total
-            for n, head, offset in zip(*np.nonzero(counts), strict=True):
+            for n, head, offset in zip(*np.nonzero(counts), strict=True) if counts.any() else ():
                 layer, part = group.places[n]
                 position = first_position + self.offsets.get(layer, self.num_new - held) + int(offset)
                 bad.append(NonFinite(NAMES[part], layer, int(head), position, int(counts[n, head, offset])))  # type: ignore[arg-type]
@@ -127,6 +132,22 @@ class RowGroup:
     shape: torch.Size
     dtype: torch.dtype
     places: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def new_rows(
+    layers: tuple[int, ...],
+    forms: tuple[tuple[tuple[torch.Size, torch.dtype, torch.device], ...], ...],
+    num_new: int,
+    offsets: tuple[tuple[int, int], ...],
+) -> NewRows:
+    """The groups of tensors whose keys, and then values, have these forms, layer by layer: the same at most steps."""
+    groups: dict[tuple[torch.Size, torch.dtype, torch.device], list[tuple[int, int]]] = {}
+    for part, of_layers in enumerate(forms):
+        for layer, form in zip(layers, of_layers, strict=True):
+            groups.setdefault(form, []).append((layer, part))
+    made = tuple(RowGroup(shape, dtype, tuple(places)) for (shape, dtype, _), places in groups.items())
+    return NewRows(layers, made, num_new, dict(offsets))
 
 
 def measured_rows(stacked: torch.Tensor) -> Tensors:
@@ -210,7 +231,7 @@ def norm_ratio(stats: RowStats, before: Norms | None) -> float | None:
     if known.shape[-1] < FEWEST_ROWS:
         return None
     median = _median(known)[..., None]
-    ratios = np.divide(new, median, out=np.full_like(new, np.nan), where=median > 0)
+    ratios = new / np.where(median > 0, median, np.nan)
     most = float(np.fmax.reduce(ratios, axis=None))  # NaN only where all are
     return None if math.isnan(most) else most
 
@@ -241,11 +262,12 @@ def norms_after(before: Norms | None, stats: RowStats) -> Norms:
 
 def _median(norms: Norms) -> Norms:
     """The median over the last axis, ignoring NaN; NaN if all values are."""
-    ordered = np.sort(norms.reshape(-1, norms.shape[-1]), -1)  # NaN is sorted last
-    rows, count = np.arange(len(ordered)), (ordered == ordered).sum(-1)
-    high = np.minimum(count // 2, norms.shape[-1] - 1)
-    pair: Norms = ordered[rows, np.maximum(count - 1, 0) // 2] + ordered[rows, high]
-    return (pair / np.float32(2)).reshape(norms.shape[:-1])
+    ordered, size = np.sort(norms, -1), norms.shape[-1]  # NaN is sorted last
+    if (ordered[..., -1] == ordered[..., -1]).all():  # the usual case, and much faster
+        return (ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / np.float32(2)
+    count = (ordered == ordered).sum(-1, keepdims=True)
+    places = np.concatenate([np.maximum(count - 1, 0) // 2, np.minimum(count // 2, size - 1)], -1)
+    return np.take_along_axis(ordered, places, -1).sum(-1) / np.float32(2)  # type: ignore[no-any-return]
 
 
 # ---- attention of the newest query ----------------------------------------------------------------------------------
