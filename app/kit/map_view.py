@@ -187,35 +187,50 @@ class MapView(View[M]):
 COUNTS = (0, 4, 16, 64, 256)  # of the latest queries; 0: all
 
 
-class LensMenu(QToolButton):
+class ChoiceMenu(QToolButton):
+    """A button with a menu of things to choose between, of which one is checked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        menu = QMenu(self)
+        menu.setToolTipsVisible(True)
+        self.setMenu(menu)
+
+    def add_choices(self, choices: Iterable[tuple[object, str, str]], slot: object) -> QActionGroup:
+        """Add choices (data, text, tool tip); the action that was chosen is told to the slot."""
+        group = QActionGroup(self)
+        for data, text, tip in choices:
+            action = group.addAction(text)
+            action.setData(data)
+            action.setCheckable(True)
+            action.setToolTip(plain_tip(tip))
+            self.menu().addAction(action)
+        group.triggered.connect(slot)
+        return group
+
+
+def check(group: QActionGroup, data: object) -> None:
+    """Check the choice with that data."""
+    for action in group.actions():
+        action.setChecked(action.data() == data)
+
+
+class LensMenu(ChoiceMenu):
     """Names the lens of the picture shown; its menu has all that the picture can have, and selects it: for pictures of
     rows, or `of_queries` for those of attention, where it also selects of how many of the latest queries."""
 
     def __init__(self, models: Models, lenses: Iterable[Lens] = TABLE, *, of_queries: bool = False) -> None:
         super().__init__()
         self._models, self._of_queries = models, of_queries
-        self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        menu = QMenu(self)
-        menu.setToolTipsVisible(True)
-        self._actions = QActionGroup(menu)
-        for lens in lenses if not of_queries else [lens for lens in lenses if lens.heads == "query"]:
-            action = self._actions.addAction(f"{lens.words}  ({lens.label})")
-            action.setData(lens.name)
-            action.setCheckable(True)
-            action.setToolTip(plain_tip(lens.formula))
-            menu.addAction(action)
-        self._actions.triggered.connect(self._on_triggered)
-        self._counts = QActionGroup(menu)
+        offered = [lens for lens in lenses if not of_queries or lens.heads == "query"]
+        choices = ((lens.name, f"{lens.words}  ({lens.label})", lens.formula) for lens in offered)
+        self._actions, self._counts = self.add_choices(choices, self._on_triggered), QActionGroup(self)
         if of_queries:
-            menu.addSeparator()
-            menu.addAction("Of which queries").setEnabled(False)
-            for count in COUNTS:
-                action = self._counts.addAction(latest_words(count).capitalize())
-                action.setData(count)
-                action.setCheckable(True)
-                menu.addAction(action)
-            self._counts.triggered.connect(self._on_count)
-        self.setMenu(menu)
+            self.menu().addSeparator()
+            self.menu().addAction("Of which queries").setEnabled(False)
+            counts = ((count, latest_words(count).capitalize(), "") for count in COUNTS)
+            self._counts = self.add_choices(counts, self._on_count)
         self.show_lens("keys")
 
     def show_lens(self, name: str, latest: int = 0, *, has_room: bool = True) -> None:
@@ -229,11 +244,9 @@ class LensMenu(QToolButton):
         of = f", of {latest_words(latest)}" if is_some else ""
         self.setToolTip(f"What is drawn of each row{of}" if has_room else f"{lens.words}{of}")
         self.setAccessibleName(f"Lens: {lens.words}{of}")
-        for action in self._actions.actions():
-            action.setChecked(action.data() == name)
-        for action in self._counts.actions():
-            action.setChecked(action.data() == latest)
-            action.setEnabled(has_counts)
+        check(self._actions, name)
+        check(self._counts, latest)
+        self._counts.setEnabled(has_counts)
 
     def _on_triggered(self, action: QAction) -> None:
         if self._of_queries:

@@ -15,7 +15,7 @@ from app.models.places import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.spec.model import reads_in_place
-from engine.wire.pictures import HeadPicture, WallPicture
+from engine.wire.pictures import AttentionPicture, HeadPicture, WallPicture
 from engine.wire.records import Ints, SequenceStep, StepRecord
 
 NARROW = 540
@@ -209,30 +209,33 @@ def source_of(
 
 def picture_source(
     models: Models,
-    provenance: str,
-    dtype: str,
-    seq_id: int,
-    num_tokens: int,
+    picture: WallPicture | HeadPicture | AttentionPicture,
     shown: str = "",
     wanted: str = "",
     *,
     is_whole: bool = True,
-    parts: str = "",
 ) -> Provenance:
-    """`source_of` for a picture of a sequence with `num_tokens` tokens; see `lateness` and `source_of` for the other
-    parameters."""
+    """`source_of` for a picture; see `lateness` and `source_of` for the other parameters."""
+    seq_id, num_tokens, dtype, parts = picture.request.seq_id, num_pictured(picture), "", ""
+    if not isinstance(picture, AttentionPicture):
+        dtype, parts = picture.dtype, parts_words(models, picture)
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
     # a sequence that the newest step did not compute is nevertheless up to date
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
     step = suspended_step(models, seq_id, num_tokens) if step is None else step
     newest = models.timeline.newest_of(seq_id, step) if not late and step is not None else None
-    computed_in = newest.step if newest is not None else None
+    computed_in, provenance = newest.step if newest is not None else None, picture.provenance
     found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, computed_in=computed_in, parts=parts)
     if not (edited := since_words(models)):
         return found
     return replace(
         found, words=f"{found.words} · edited", sentence=f"{found.sentence} · {edited}", brief=found.brief or "edited"
     )
+
+
+def num_pictured(picture: WallPicture | HeadPicture | AttentionPicture) -> int:
+    """How many tokens the sequence had at the step of a picture."""
+    return picture.query_position + 1 if isinstance(picture, AttentionPicture) else picture.request.num_tokens
 
 
 def since_words(models: Models) -> str:

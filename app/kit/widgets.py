@@ -24,6 +24,7 @@ from PySide6.QtGui import (
     QResizeEvent,
 )
 from PySide6.QtWidgets import (
+    QAbstractButton,
     QAbstractSlider,
     QApplication,
     QBoxLayout,
@@ -292,6 +293,14 @@ def steady(room: int, needed: int) -> int:
     """The width for a text that needs `needed` pixels; unchanged for small changes, because each lays out the window
     anew."""
     return room if needed <= room <= needed + SLACK else needed + SLACK // 4
+
+
+def set_steady_text(button: QAbstractButton, text: str) -> None:
+    """Set a button's text; its width stays for small changes."""
+    if text != button.text():
+        button.setText(text)
+        hint = button.sizeHint()
+        button.setFixedSize(steady(button.width(), hint.width()), hint.height())
 
 
 def prose(text: str) -> str:

@@ -423,10 +423,7 @@ class AttentionView(MapView[AttentionState]):
         if request.layer != layer:
             shown = f"{shown} {layer_label(self._models, request.layer)}"
             wanted = f"{wanted} {layer_label(self._models, layer)}"
-        return picture_source(
-            self._models, picture.provenance, "", request.seq_id, picture.query_position + 1, shown, wanted,
-            is_whole=self.map.is_loaded,
-        )  # fmt: skip
+        return picture_source(self._models, picture, shown, wanted, is_whole=self.map.is_loaded)
 
     def show_state(self, state: AttentionState) -> None:
         picture = state.picture

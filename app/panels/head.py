@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QActionGroup, QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QMenu, QToolButton
+from PySide6.QtGui import QGuiApplication, QResizeEvent
 
 from app.draw.colormap import ColorScale
 from app.draw.format import brief, exact, thousands
 from app.draw.ghost import extremes
 from app.draw.matrix import MatrixCell, matrix_of
 from app.kit.heatmap import Marks, words_at
-from app.kit.map_view import LensMenu, MapState, MapView, RangeBar
+from app.kit.map_view import ChoiceMenu, LensMenu, MapState, MapView, RangeBar, check
 from app.kit.painting import color_scale
 from app.kit.provenance import (
     LINE,
@@ -28,7 +27,7 @@ from app.kit.provenance import (
 )
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, pictures
 from app.kit.theme import current_theme
-from app.kit.widgets import plain_tip, steady
+from app.kit.widgets import plain_tip, set_steady_text
 from app.models import Models
 from app.models.pictures import HEAD
 from app.models.places import layer_words
@@ -76,23 +75,17 @@ class HeadView(MapView[HeadState]):
 
     # ---- construction --------------------------------------------------------------------------------------------
 
-    def _make_range_menu(self) -> QToolButton:
-        button = QToolButton()
-        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+    def _make_range_menu(self) -> ChoiceMenu:
+        button = ChoiceMenu()
         button.setToolTip("How far the colours reach")
-        menu = QMenu(button)
-        self.scopes = QActionGroup(menu)
-        for scope, text in (
-            (PER_HEAD, "Per head: 99.5 % of this head's values"),
-            (PER_LAYER, "Per layer: as on the wall"),
-            (FIXED, "Fixed: keep the present range"),
-        ):
-            action = self.scopes.addAction(text)
-            action.setData(scope)
-            action.setCheckable(True)
-            menu.addAction(action)
-        self.scopes.triggered.connect(self._on_scope)
-        button.setMenu(menu)
+        self.scopes = button.add_choices(
+            (
+                (PER_HEAD, "Per head: 99.5 % of this head's values", ""),
+                (PER_LAYER, "Per layer: as on the wall", ""),
+                (FIXED, "Fixed: keep the present range", ""),
+            ),
+            self._on_scope,
+        )
         return button
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -168,21 +161,14 @@ class HeadView(MapView[HeadState]):
     def show_state(self, state: HeadState) -> None:
         self.range.show()
         self._draw(state)
-        self._show_range(self._range_text(state.picture, state.limit))
+        set_steady_text(self.range, self._range_text(state.picture, state.limit))
         self.label(state.picture)
-        for action in self.scopes.actions():
-            action.setChecked(action.data() == self._scope)
+        check(self.scopes, self._scope)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if self.state is not None:
-            self._show_range(self._range_text(self.state.picture, self.state.limit))
-
-    def _show_range(self, text: str) -> None:
-        if text != self.range.text():
-            self.range.setText(text)
-            hint = self.range.sizeHint()
-            self.range.setFixedSize(steady(self.range.width(), hint.width()), hint.height())
+            set_steady_text(self.range, self._range_text(self.state.picture, self.state.limit))
 
     def _range_text(self, picture: HeadPicture, limit: float) -> str:
         reach = self._scale(picture).words(brief(limit))
@@ -216,10 +202,7 @@ class HeadView(MapView[HeadState]):
         shown, wanted = tensor_name(request.lens), tensor_name(tensor)
         if (request.layer, self._kv_head_of(picture)) != (layer, kv_head):
             shown, wanted = f"{shown}[{request.layer}, {self._kv_head_of(picture)}]", f"{wanted}[{layer}, {kv_head}]"
-        return picture_source(
-            self._models, picture.provenance, picture.dtype, request.seq_id, request.num_tokens, shown, wanted,
-            is_whole=self.map.is_loaded, parts=parts_words(self._models, picture),
-        )  # fmt: skip
+        return picture_source(self._models, picture, shown, wanted, is_whole=self.map.is_loaded)
 
     def _draw(self, state: HeadState) -> None:
         picture, limit = state.picture, state.limit

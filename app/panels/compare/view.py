@@ -29,7 +29,7 @@ from app.kit.files import png_bytes
 from app.kit.heatmap import Marks
 from app.kit.map_view import LensMenu, MatrixMaps
 from app.kit.plot import Plot
-from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
+from app.kit.provenance import Provenance, lateness, num_pictured, source_words, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import TextRole, Theme, Themed, current_theme, font_fixed, font_text
 from app.kit.view import COMPARE, View
@@ -730,9 +730,8 @@ class CompareView(View[CompareShown]):
         if pictures is None:
             return None
         picture: Any = pictures.a
-        seq_id = state.compared.seq_id
+        seq_id, count = state.compared.seq_id, num_pictured(picture)
         is_of_queries = isinstance(picture, AttentionPicture)
-        count = picture.query_position + 1 if is_of_queries else picture.request.num_tokens
         lens = self._models.viewport.now.attention_lens if is_of_queries else state.selected.lens
         shown, wanted = tensor_name(picture.request.lens), tensor_name(lens)
         newest = self._models.comparison.at(self._models.selection.now.step)

@@ -40,7 +40,6 @@ from app.kit.provenance import (
     PositionSpan,
     Provenance,
     layer_rows_words,
-    parts_words,
     picture_source,
     residual_starts,
     selected_run,
@@ -53,7 +52,7 @@ from app.kit.provenance import (
 from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, pictures
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 from app.kit.view import View
-from app.kit.widgets import connect_all, plain_tip, prose, steady
+from app.kit.widgets import connect_all, plain_tip, prose, set_steady_text
 from app.kit.words import paint_ribbon, tip_lines
 from app.models import Models
 from app.models.pictures import WALL
@@ -819,12 +818,9 @@ class WallView(View[WallState]):
             return
         layer, tensor, ratio = found
         text = f"max {tensor} {layer_label(self._models, layer)} {times(ratio)} ▾"
-        if text != self.largest.text():
-            self.largest.setText(text)
-            name = layer_words(self._models, layer)
-            self.largest.setAccessibleName(f"Largest value: {tensor} of {name}, {times(ratio)} its range")
-            hint = self.largest.sizeHint()
-            self.largest.setFixedSize(steady(self.largest.width(), hint.width()), hint.height())
+        name = layer_words(self._models, layer)
+        self.largest.setAccessibleName(f"Largest value: {tensor} of {name}, {times(ratio)} its range")
+        set_steady_text(self.largest, text)
 
     def _words(self, picture: WallPicture | None) -> str:
         """The place under the cursor, else what a cell of the picture stands for."""
@@ -859,10 +855,7 @@ class WallView(View[WallState]):
             return None
         request, now = picture.request, self._models.selection.now
         shown, wanted = tensor_name(request.lens, change=request.change), tensor_name(now.lens, change=now.change)
-        return picture_source(
-            self._models, picture.provenance, picture.dtype, request.seq_id, request.num_tokens, shown, wanted,
-            parts=parts_words(self._models, picture),
-        )  # fmt: skip
+        return picture_source(self._models, picture, shown, wanted)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

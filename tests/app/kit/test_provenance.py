@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication
 from app.kit.provenance import lateness, picture_source, selected_run, source_of, span_of_run, step_of
 from app.models import Models
 from engine.spec.cache import CacheSpec
+from engine.wire.pictures import HeadPicture, HeadRequest
 from engine.wire.status import EngineStatus
 from tests.app import samples
 from tests.app.page_story import PAGE_SIZE, PageStory
@@ -16,6 +17,10 @@ from tests.app.page_story import PAGE_SIZE, PageStory
 STEPS = 6
 NOW = samples.PROMPT + STEPS
 RUNNING = replace(samples.status(STEPS, num_tokens=NOW), running=True)
+
+
+def head_of(seq_id: int, num_tokens: int) -> HeadPicture:
+    return samples.head_picture(HeadRequest(seq_id, num_tokens, "keys", 0, 0, 0, num_tokens, 100))
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ def test_the_step_of_a_picture_is_that_which_computed_its_sequence_last(models: 
     record = samples.step_record(STEPS + 1)
     models.timeline.append([record])  # computes the first sequence alone
     models.selection.update(seq_id=1)
-    found = picture_source(models, "live cache", "float32", 1, NOW)
+    found = picture_source(models, head_of(1, NOW))
     assert (found.words, found.kind) == ("live cache", "live cache")
     assert "step 6, the newest that computed this sequence" in found.sentence
     assert (step_of(models, 0, NOW + 1), step_of(models, 1, NOW), step_of(models, 1, NOW + 1)) == (7, 6, None)
@@ -97,16 +102,16 @@ def test_the_step_of_a_picture_is_that_which_computed_its_sequence_last(models: 
 
 def test_a_step_that_read_pages_in_place_says_that_it_rounds_otherwise(models: Models) -> None:
     models.timeline.append([replace(samples.step_record(STEPS + 1), runner="fused+pages")])
-    assert "pages read in place" in picture_source(models, "live cache", "float32", 0, NOW + 1).sentence
-    assert "in place" not in picture_source(models, "live cache", "float32", 0, NOW).sentence
+    assert "pages read in place" in picture_source(models, head_of(0, NOW + 1)).sentence
+    assert "in place" not in picture_source(models, head_of(0, NOW)).sentence
 
 
 def test_a_step_in_pages_that_were_not_read_in_place_says_that_they_were_gathered(models: Models) -> None:
     paged = samples.step_record(STEPS + 1, cache=CacheSpec("paged"))
     models.timeline.append([replace(paged, runner="transformers")])
-    found = picture_source(models, "live cache", "float32", 0, NOW + 1)
+    found = picture_source(models, head_of(0, NOW + 1))
     assert "pages gathered where they lie scattered" in found.sentence
-    assert "gathered" not in picture_source(models, "live cache", "float32", 0, NOW).sentence
+    assert "gathered" not in picture_source(models, head_of(0, NOW)).sentence
 
 
 def test_the_columns_of_a_run_are_those_from_its_first_to_its_last_position(models: Models) -> None:
