@@ -151,6 +151,7 @@ class Recovering(QObject):
         if has_steps:
             self._saving.pause()
             self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
+            self._models.recovery.restore(left.path)
             self._intents.take(Question(OpenSnapshot(left.path, is_here=True), on_refusal=self._on_refused))
             if self._models.status.awaits_model:
                 words = first_words(left.session)
@@ -212,6 +213,7 @@ class Recovering(QObject):
 
     def _release(self, claimed: ClaimedJournal) -> None:
         self._claimed = None
+        self._models.recovery.restore(None)
         self._saving.resume()
         claimed.stream.close()
 

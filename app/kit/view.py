@@ -166,12 +166,27 @@ class View(Reader[State], Themed, QWidget):
 
     def follow(self, models: Models) -> None:
         super().follow(models)
-        models.draft.changed.connect(self._on_draft)
+        for changed in (models.draft.changed, models.status.changed):
+            changed.connect(self._on_beginning)
 
-    def _on_draft(self) -> None:
+    @property
+    def how_to_begin(self) -> str:
+        """How the first step is taken, in a few words; where the prompt is wrong, its panel says what it needs."""
+        status, warning = self._models.status, self._models.draft.warning
+        if (file := status.now.opened) is not None:
+            return "the file is being read" if file.num_steps else "go on with the file's model"
+        if status.now.work is not None and not status.is_loading:
+            return "it can be taken when what is going on has ended"
+        if status.now.model is None and not status.is_busy:
+            return "choose a model, then press F10"
+        if warning:
+            return "change the prompt as its panel says, then press F10"
+        return "type a prompt and press F10" if self._models.draft.problem else "press F10"
+
+    def _on_beginning(self) -> None:
         """What would take the first step may be something else by now."""
         if isinstance(self._state, str) and not self._models.timeline.nodes:
-            self.refresh()
+            self._ask_refresh()
 
     def choose(self, choice: str) -> None:
         """Select a segment of the strip, as a click on it does."""

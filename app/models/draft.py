@@ -13,30 +13,19 @@ from engine.errors import InputError
 
 class Draft(QObject):
     """`problem` says in a few words why the prompt cannot be sent and what to do; empty if it can. `warning` is the
-    same as a sentence, if something is wrong with what is written: an empty prompt has a problem only. `needs_model`:
-    there is no model to send it to, and none is on its way. The prompt panel writes all three; actions, the status line
-    and empty panels read them."""
+    same as a sentence, if something is wrong with what is written: an empty prompt has a problem only. The prompt panel
+    writes both; actions, the status line and empty panels read them."""
 
     changed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
         self.problem = self.warning = ""
-        self.needs_model = False
 
-    def update(self, problem: str, warning: str = "", *, needs_model: bool = False) -> None:
-        if (problem, warning, needs_model) != (self.problem, self.warning, self.needs_model):
-            self.problem, self.warning, self.needs_model = problem, warning, needs_model
+    def update(self, problem: str, warning: str = "") -> None:
+        if (problem, warning) != (self.problem, self.warning):
+            self.problem, self.warning = problem, warning
             self.changed.emit()
-
-    @property
-    def how_to_begin(self) -> str:
-        """How the first step is taken, in a few words; where the prompt is wrong, its panel says what it needs."""
-        if self.needs_model:
-            return "choose a model, then press F10"
-        if self.warning:
-            return "change the prompt as its panel says, then press F10"
-        return "type a prompt and press F10" if self.problem else "press F10"
 
 
 RANDOM = re.compile(r"random tokens:\s*\[?\s*([\d,]{1,12})\s*\]?", re.IGNORECASE)

@@ -105,14 +105,21 @@ class UnclosedSession(Struct, frozen=True, eq=False):
 
 
 class Recovery(QObject):
-    """Holds the session that is offered; None if there is none. Signal: `changed()`."""
+    """The session that is `offered`, and the file whose session is being restored; each None if there is none. Signal:
+    `changed()`."""
 
     changed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
         self.offered: UnclosedSession | None = None
+        self.restoring: Path | None = None
 
     def offer(self, left: UnclosedSession | None) -> None:
         self.offered = left
+        self.changed.emit()
+
+    def restore(self, path: Path | None) -> None:
+        """Note that the session of that file is being restored; None: not any more."""
+        self.restoring = path
         self.changed.emit()

@@ -362,7 +362,7 @@ class AttentionView(MapView[AttentionState]):
         if record is None:
             if not self.is_measured:
                 return "Where the newest token looked is not measured now: steps are taken without it."
-            return f"Where the newest token looked appears here with the first step: {self._models.draft.how_to_begin}."
+            return f"Where the newest token looked appears here with the first step: {self.how_to_begin}."
         # a model's own attention code may return its weights nevertheless
         is_watched = model is None or model.captures_attention or any(part.attention for part in record.sequences)
         if model is not None and not is_watched:

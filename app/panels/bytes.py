@@ -492,9 +492,7 @@ class BytesView(View[LedgerView]):
     def read(self) -> LedgerView | str:
         record = shown_record(self._models)
         if record is None:
-            return (
-                f"What the cache takes, and why, appears here with the first step: {self._models.draft.how_to_begin}."
-            )
+            return f"What the cache takes, and why, appears here with the first step: {self.how_to_begin}."
         if why_not := self._models.status.why_unmeasured("byte counts"):
             return why_not
         held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes

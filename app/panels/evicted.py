@@ -467,7 +467,7 @@ class EvictedView(AskingView[EvictedState]):
         is_now = record is None or self._models.selection.now.step is None
         spec = status.cache if is_now else record.cache if record is not None else None
         if record is None or spec is None:
-            how = self._models.draft.how_to_begin
+            how = self.how_to_begin
             return f"Which rows a cache evicts, and why, appears here with the first step: {how}."
         label = cache_label(spec)
         if spec.retention.keeps_all:

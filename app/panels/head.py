@@ -144,7 +144,7 @@ class HeadView(MapView[HeadState]):
         """In one line why there is nothing to draw."""
         picture = self._models.pictures.head
         if shown_record(self._models) is None:
-            return f"One head, token by channel, appears here with the first step: {self._models.draft.how_to_begin}."
+            return f"One head, token by channel, appears here with the first step: {self.how_to_begin}."
         if picture is None:
             return self._models.status.why_no_rows or "This head is on its way."
         if picture.low.size:

@@ -223,9 +223,7 @@ class NextTokenView(View[NextTokenState]):
             if self._models.timeline.at(now.step) is None:
                 if not self.is_measured:
                     return "The most probable next tokens are not measured now: steps are taken without them."
-                return (
-                    f"The most probable next tokens appear here with the first step: {self._models.draft.how_to_begin}."
-                )
+                return f"The most probable next tokens appear here with the first step: {self.how_to_begin}."
             return f"Sequence {now.seq_id} was not computed in this step: view another one."
         record, part = found
         edited_at = None

@@ -73,9 +73,9 @@ class OpenedShown(Struct, frozen=True):
 
 
 class OpenedBar(NoticeBar[OpenedShown]):
-    """Visible as long as the engine holds a file."""
+    """Visible as long as the engine holds a file, but for one that is only opened to restore its session."""
 
-    follows = (STATUS, STEPS)
+    follows = (STATUS, STEPS, SignalSource("recovery"))
     role, icon = "selected", "folder"
 
     def __init__(self, models: Models, actions: Actions) -> None:
@@ -90,7 +90,7 @@ class OpenedBar(NoticeBar[OpenedShown]):
 
     def read(self) -> OpenedShown | str:
         file, timeline = self._models.status.now.opened, self._models.timeline
-        if file is None:
+        if file is None or file.path == self._models.recovery.restoring:
             return "no file is open"
         if not file.num_steps:
             return OpenedShown(file, "no recorded steps")

@@ -500,7 +500,7 @@ class PagesView(View[PagesState]):
         if record is None or (is_live and record.cache != cache):
             if why_none := why_all_ended(self._models):
                 return f"The page pool would appear with the next step, and none can come: {why_none}."
-            how = self._models.draft.how_to_begin if record is None else "press F10"
+            how = self.how_to_begin if record is None else "press F10"
             return f"The page pool appears here with the next step: {how}."
         if not record.page_maps:
             return "This step was taken in a cache mode that has no pages."

@@ -65,8 +65,7 @@ class PromptText(Struct, frozen=True):
 
 class PromptState(Struct, frozen=True):
     """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
-    it is shown in the title, and `warning` says it in a sentence; `is_excess`: there are too many tokens;
-    `needs_model`: there is none, and none is on its way."""
+    it is shown in the title, and `warning` says it in a sentence; `is_excess`: there are too many tokens."""
 
     detail: str
     brief: str
@@ -80,7 +79,6 @@ class PromptState(Struct, frozen=True):
     limit: int
     can_send_first: bool
     can_draw_random: bool
-    needs_model: bool = False
 
 
 def prompt_state(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bool) -> PromptState:
@@ -551,8 +549,7 @@ class PromptPanel(View[PromptState]):
         text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_shortened)
         shown = prompt_state(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions themselves say that there is no model
-            needs_model = not self._models.status.is_busy
-            return replace(shown, problem="", warning="", can_draw_random=False, needs_model=needs_model)
+            return replace(shown, problem="", warning="", can_draw_random=False)
         return replace(shown, can_draw_random=shown.can_draw_random and model.geometry.vocab_size is not None)
 
     def show_state(self, state: PromptState) -> None:
@@ -570,5 +567,5 @@ class PromptPanel(View[PromptState]):
         self.warning.setText("" if is_said else prose(state.warning))
         self.warning.setVisible(bool(self.warning.text()))
         self._fit_warning()
-        self._models.draft.update(state.problem, state.warning, needs_model=state.needs_model)
+        self._models.draft.update(state.problem, state.warning)
         self.chat.show_excess(state.problem if state.is_excess else "")

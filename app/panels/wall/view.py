@@ -776,7 +776,7 @@ class WallView(View[WallState]):
         if shown_record(self._models) is None:
             what, draft = "Every layer and head of the cache appears here with the first step", self._models.draft
             why_not = f"{what}, once the prompt can be sent. {prose(draft.warning)}"
-            return why_not if draft.warning else f"{what}: {draft.how_to_begin}."
+            return why_not if draft.warning else f"{what}: {self.how_to_begin}."
         if picture is None and (why_not := self._models.status.why_no_rows):
             return why_not
         if picture is None and not wall_rows(self._models, picture):

@@ -73,6 +73,7 @@ def test_what_was_left_is_offered_and_taken_up(
     engine.emit(Restarted(), StateChanged(engine.status))
     turn(running)
     assert Continue(live.model and spec_of(live.model), may_open_files=True) in engine.sent
+    assert not running.window.opened.isVisible(), "nobody has opened a file to look at it"
     assert folder.ended() == []
     engine.status = live
     engine.loaded()

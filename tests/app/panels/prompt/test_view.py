@@ -16,7 +16,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import SubmitPrompt, Tokenize
 from engine.wire.events import Failed, StateChanged, Tokenized
-from engine.wire.status import ModelInfo
+from engine.wire.status import ModelInfo, Work
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -90,6 +90,9 @@ def test_empty_panels_say_what_takes_the_first_step(shell: Shell, engine: FakeEn
     engine.emit(StateChanged(replace(engine.status, model=None, work=None)))
     turn(shell)
     assert all(words.endswith(": choose a model, then press F10.") for words in said())
+    engine.emit(StateChanged(replace(engine.status, model=None, work=Work("Opening a.json", 0, None))))
+    turn(shell)
+    assert not any("F10" in words for words in said())
     engine.loaded()
     turn(shell)
     assert all(words.endswith(": press F10.") for words in said())
