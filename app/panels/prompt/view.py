@@ -564,8 +564,11 @@ class PromptPanel(View[PromptState]):
         self.random.setVisible(state.can_draw_random)
         # the conversation says that itself
         is_said = self._mode == CHAT and (state.is_excess or state.problem == self.chat.problem)
+        was_warned = bool(self.warning.text())
         self.warning.setText("" if is_said else prose(state.warning))
         self.warning.setVisible(bool(self.warning.text()))
+        if was_warned and self.warning.isHidden() and self._mode != CHAT:
+            self.room_wanted.emit(0)  # a dock keeps the height that it was made taller by
         self._fit_warning()
         self._models.draft.update(state.problem, state.warning)
         self.chat.show_excess(state.problem if state.is_excess else "")

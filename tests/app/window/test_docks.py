@@ -231,6 +231,18 @@ def test_another_layout_leaves_the_focus_where_it_was(shell: Shell) -> None:
         assert window.focusWidget() is window.prompt.edit, layout
 
 
+def test_what_a_warning_took_of_the_tokens_is_given_back(running: Shell) -> None:
+    prompt = running.window.prompt
+    prompt.choose("ids")
+    heights = []
+    for text in ("5 3", "5 -3", "5 3"):
+        prompt.edit.set_text(text)
+        turn(running)
+        heights.append(running.window.docks.docks["prompt"].height())
+    assert heights[0] < heights[1], "the warning has its place"
+    assert heights[2] == heights[0]
+
+
 def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) -> None:
     docks = shell.window.docks
     QApplication.processEvents()
