@@ -36,6 +36,7 @@ PATIENCE_S = 10.0
 RETRY_S = 1.0
 # The ids of this many of the latest requests are remembered, to recognise a refusal that comes too late to matter.
 MOST_SENT = 256
+ADVANCED = {"num_tokens", "previous_tokens", "step"}  # fields of a request that the engine advances
 
 
 class PendingPicture(Struct, frozen=True):
@@ -228,25 +229,14 @@ class PictureRequests:
 
 
 def _essence(watched: Watched) -> object:
-    """A subscribed request without the fields that the engine advances by itself."""
+    """A subscribed request without the fields that the engine advances by itself; of a range of positions that moves as
+    tokens are added, only its length is left."""
     request = watched.request
-    match request:
-        case WallRequest():
-            return replace(request, num_tokens=0, previous_tokens=0)
-        case HeadRequest(start=start, stop=stop):
-            return watched.extent, replace(request, num_tokens=0, **_kept_range(watched.extent, start, stop))
-        case AttentionRequest(start=start, stop=stop):
-            return watched.extent, replace(request, step=0, **_kept_range(watched.extent, start, stop or 0))
-        case OutliersRequest():
-            return replace(request, num_tokens=0, step=0)
-    return replace(request, num_tokens=0)
-
-
-def _kept_range(extent: str, start: int, stop: int) -> dict[str, int]:
-    """The part of the range `start … stop` that stays the same as tokens are added, as fields of the request."""
-    if extent == "fixed":
-        return {"start": start, "stop": stop}
-    return {"start": 0, "stop": stop - start if extent == "newest" else 0}
+    fields = dict.fromkeys(ADVANCED & set(request.__struct_fields__), 0)
+    if isinstance(request, HeadRequest | AttentionRequest) and watched.extent != "fixed":
+        length = (request.stop or 0) - request.start if watched.extent == "newest" else 0
+        fields |= {"start": 0, "stop": length}
+    return watched.extent, replace(request, **fields)
 
 
 def _wall(selected: Selected, wanted: WantedPictures, num_tokens: int, previous: int) -> Watched | None:

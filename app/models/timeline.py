@@ -22,14 +22,15 @@ from engine.wire.records import CacheBytes, EditMade, SequenceStep, StepRecord
 
 
 class Path:
-    """The path to a node: all its `nodes`, with or without a step, and the `records` of its `steps`, oldest first.
-    Live views: do not keep them."""
+    """The path to a node: all its `nodes`, with or without a step, and the `records` of its `steps`, oldest first; and
+    its `lanes`, every sequence as it is now, oldest first. Live views: do not keep them."""
 
     def __init__(self, history: HistoryTree) -> None:
         self.history = history
         self.nodes: list[int] = []
         self.records: list[StepRecord] = []
         self.steps: list[int] = []
+        self.lanes: Lanes = {}
 
     def __len__(self) -> int:
         return len(self.records)
@@ -53,6 +54,7 @@ class Path:
             if (record := self.history.record(node)) is not None:
                 self.records.append(record)
                 self.steps.append(node)
+        self.lanes = self.history.lanes(self.tip)
         return self.tip != before
 
     # ---- its steps -----------------------------------------------------------------------------------------------
@@ -88,8 +90,8 @@ class Path:
         the record of the step before it."""
         if step is None:
             return self.latest
-        found = self.record(step)
-        return self.before(step) if found is None and self.node_index(step) is not None else found
+        index = bisect_right(self.steps, step)
+        return self.records[index - 1] if index and _index_in(self.nodes, step) is not None else None
 
     def before(self, step: int) -> StepRecord | None:
         """The record of the last step before `step`."""
@@ -106,11 +108,6 @@ class Path:
         return self.nodes[min(max(here + direction, 0), last)]
 
     # ---- its sequences -------------------------------------------------------------------------------------------
-
-    @property
-    def lanes(self) -> Lanes:
-        """Every sequence as it is now, oldest first."""
-        return self.history.lanes(self.tip)
 
     def lineage(self, seq_id: int, step: int | None) -> Iterator[tuple[int, int | None, int | None]]:
         """A sequence as it is after a step (None: now), then the sequences it descends from, which may be on other
@@ -222,13 +219,12 @@ class Timeline(Path, QObject):
         self._has_unannounced = False  # something was added since `texts_due` was last emitted
         self.history.reshaped.connect(self._forget_deleted)  # connected before any view, which then reads the new path
 
-    @property
-    def lanes(self) -> Lanes:
-        """Every sequence as it is now, with the forks that are in no node yet."""
-        lanes = super().lanes
+    def follow(self, step: int | None) -> bool:
+        """The same with the forks that are in no node yet, which are of the live one."""
+        is_other = super().follow(step)
         for fork in self._forked if self._forked and self.is_of_live else ():
-            lanes = self.history.forked(lanes, *fork)
-        return lanes
+            self.lanes = self.history.forked(self.lanes, *fork)
+        return is_other
 
     @property
     def is_before_change(self) -> bool:
@@ -290,6 +286,7 @@ class Timeline(Path, QObject):
         """Fill in the surprisals of a long prompt's tokens from `first_position` on, which the step's record did not
         have yet."""
         self.history.fill(step, seq_id, first_position, values)
+        self.follow(self.tip)  # a fork has its own list of sequences
         if (record := self.history.record(step)) is not None and (index := self.replace(record)) is not None:
             self.filled.emit(index)
 
@@ -319,6 +316,7 @@ class Timeline(Path, QObject):
         `step`."""
         self.history.prompts[seq_id] = self.history.prompts.get(parent, ())[:num_tokens]
         self._forked.append((seq_id, parent, step, num_tokens))
+        self.follow(self.tip)
         if self.is_of_live and self.tokens(seq_id):
             self.reset.emit()
 
