@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from operator import attrgetter
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +16,7 @@ from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
 from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.chart import Chart, SelectedLine
-from app.kit.plot import Plot, pointed_key, step_chart
+from app.kit.plot import pointed_key, step_chart
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import TextRole, current_theme, font_text
@@ -27,27 +27,46 @@ from app.models.places import layer_label
 from engine.wire.comparison import ComparedStep, ComparisonStarted
 from engine.wire.records import Candidate, Floats
 
-ComparedQuantity = Literal["kl", "logits", "attention", "rows"]
-TITLES: dict[ComparedQuantity, str] = {
-    "kl": "KL(A ‖ B), nats",
-    "logits": "max |Δ logit|",
-    "attention": "attention: total variation",
-    "rows": "newest token: error of K or V",
-}
-_FLOORS: dict[ComparedQuantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
+
+class Quantity(Struct, frozen=True):
+    """What is compared at every step: its title and name, its segment with what that explains, the decade
+    below which everything counts as zero, and a step's number, the largest over layers, None if a side does not have
+    it."""
+
+    title: str
+    name: str
+    label: str
+    tip: str
+    floor: int
+    value: Callable[[ComparedStep], float | None]
 
 
-def value_of(step: ComparedStep, quantity: ComparedQuantity) -> float | None:
-    """A step's number for a quantity, the largest over layers; None if a side does not have it."""
-    match quantity:
-        case "kl":
-            return step.kl
-        case "logits":
-            return step.max_abs_logit_diff
-        case "attention":
-            return largest_of_layers(step.attention)
-        case "rows":
-            return largest_of_layers(np.concatenate([step.keys, step.values]))
+def _of_attention(step: ComparedStep) -> float | None:
+    return largest_of_layers(step.attention)
+
+
+def _of_rows(step: ComparedStep) -> float | None:
+    return largest_of_layers(np.concatenate([step.keys, step.values]))
+
+
+QUANTITIES = {
+    "kl": Quantity(
+        "KL(A ‖ B), nats", "KL divergence",
+        "KL", "KL divergence of the next token, in nats, at every step", -12, attrgetter("kl"),
+    ),
+    "logits": Quantity(
+        "max |Δ logit|", "Difference of the logits",
+        "Δ logit", "The largest difference of a logit, at every step", -9, attrgetter("max_abs_logit_diff"),
+    ),
+    "attention": Quantity(
+        "attention: total variation", "Distance of attention", "Attention",
+        "Total variation distance of the newest query's attention, largest of all heads", -9, _of_attention,
+    ),
+    "rows": Quantity(
+        "newest token: error of K or V", "Difference of the newest K and V", "Rows",
+        "By how much K or V of the newest token differs, as a part of its own size, largest of all heads", -9, _of_rows,
+    ),
+}  # fmt: skip
 
 
 def largest_of_layers(values: Floats) -> float | None:
@@ -56,9 +75,10 @@ def largest_of_layers(values: Floats) -> float | None:
     return float(known.max()) if known.size else None
 
 
-def points(steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity) -> StepPoints:
+def points(steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: str) -> StepPoints:
     """A point for each step that has the number. The line is interrupted at steps without it."""
-    found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
+    values = ((at, step, QUANTITIES[quantity].value(step)) for at, step in enumerate(steps))
+    found = [(at, step, value) for at, step, value in values if value is not None]
     breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
     numbers = [step.step for _, step, _ in found]
     may_differ = [compared.is_lossy or compared.is_edited(step.num_tokens) for _, step, _ in found]
@@ -66,20 +86,20 @@ def points(steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity:
     kinds[[step.is_beyond_rounding is None for _, step, _ in found]] = UNJUDGED
     disagrees = [step.top1_agrees is False and step.divergence is None for _, step, _ in found]
     extra = (compared.tolerance,) if quantity == "logits" else ()
-    values, floor = [value for _, _, value in found], _FLOORS[quantity]
-    return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks)
+    floor, known = QUANTITIES[quantity].floor, [value for _, _, value in found]
+    return step_points(numbers, known, kinds, disagrees, floor=floor, extra=extra, breaks=breaks)
 
 
 def compare_chart(
-    steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity, selected: int | None
+    steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: str, selected: int | None
 ) -> Chart:
     """The plot of a quantity; `selected` is a step."""
     found = points(steps, compared, quantity)
     if quantity == "logits":
         note = f"rounding: up to {exact(compared.tolerance)}"
-        chart = step_chart(found, TITLES[quantity], selected, tolerance=compared.tolerance, note=note)
+        chart = step_chart(found, QUANTITIES[quantity].title, selected, tolerance=compared.tolerance, note=note)
     else:
-        chart = step_chart(found, TITLES[quantity], selected)
+        chart = step_chart(found, QUANTITIES[quantity].title, selected)
     if (line := parting_line(steps)) is not None:
         return replace(chart, marks=(*chart.marks, line))
     return chart
@@ -91,13 +111,6 @@ def parting_line(steps: Sequence[ComparedStep]) -> SelectedLine | None:
     return SelectedLine((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None
 
 
-QUANTITIES: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
-NAMES: dict[ComparedQuantity, str] = {
-    "kl": "KL divergence",
-    "logits": "Difference of the logits",
-    "attention": "Distance of attention",
-    "rows": "Difference of the newest K and V",
-}
 _TABLES, _PLOT = 560, 225  # pixels
 COMPARISON = SignalSource("comparison", ("changed",))
 
@@ -110,7 +123,7 @@ class StepsShown(Struct, frozen=True):
     num_steps: int
     viewed: int | None
     shown: ComparedStep | None
-    quantities: tuple[ComparedQuantity, ...]
+    quantities: tuple[str, ...]
     layer: int
     is_running: bool
 
@@ -122,24 +135,15 @@ class CompareStepsView(View[StepsShown]):
     follows = (SELECTION, STATUS, STEPS, COMPARISON)
     choices_when_empty = False
     reads_size = True
-    choices = (
-        ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
-        ("logits", "Δ logit", "The largest difference of a logit, at every step"),
-        ("attention", "Attention", "Total variation distance of the newest query's attention, largest of all heads"),
-        (
-            "rows",
-            "Rows",
-            "By how much K or V of the newest token differs, as a part of its own size, largest of all heads",
-        ),
-    )
+    choices = tuple((name, each.label, each.tip) for name, each in QUANTITIES.items())
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._drawn: object = None
         self._num_drawn = 0
-        self.plots: dict[ComparedQuantity, Plot] = {
-            quantity: self.new_plot(f"{NAMES[quantity]} of both sides at every step", self.select_step)
-            for quantity in QUANTITIES
+        self.plots = {
+            name: self.new_plot(f"{quantity.name} of both sides at every step", self.select_step)
+            for name, quantity in QUANTITIES.items()
         }
         self.layers, self.top = CellTable("Differences by layer"), CellTable("Next tokens of both sides")
         self.numbers, self.cost = (ElidedLabel(font_text(12), "muted") for _ in range(2))
@@ -185,21 +189,18 @@ class CompareStepsView(View[StepsShown]):
         is_running = self._models.status.now.running and now.step is None
         return StepsShown(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
-    def _quantities(self) -> tuple[ComparedQuantity, ...]:
+    def _quantities(self) -> tuple[str, ...]:
         """As many quantities as plots fit, the chosen one among them."""
         room = (self.width() - _TABLES) // _PLOT
-        if room >= len(QUANTITIES):
-            return QUANTITIES
-        chosen: ComparedQuantity = next(name for name in QUANTITIES if name == self.choice)
-        others = [name for name in QUANTITIES if name != chosen][: max(0, room - 1)]
-        return tuple(name for name in QUANTITIES if name == chosen or name in others)
+        others = [name for name in QUANTITIES if name != self.choice][: max(0, room - 1)]
+        return tuple(name for name in QUANTITIES if name == self.choice or name in others)
 
     def provenance(self, state: StepsShown) -> Provenance:
         sentence = "from the logits and the newest token (K, V, attention) of both sides, at the same number of tokens"
         return Provenance("difference", "difference", sentence)
 
     def show_state(self, state: StepsShown) -> None:
-        self.show_choices(state.quantities != QUANTITIES)
+        self.show_choices(len(state.quantities) < len(QUANTITIES))
         for quantity, plot in self.plots.items():
             plot.setVisible(quantity in state.quantities)
         self._draw_plots(state)

@@ -56,11 +56,9 @@ from app.models.selection import Selected, WantedPair
 from app.panels.compare.steps import (
     NOT_COMPARED,
     QUANTITIES,
-    TITLES,
     compare_chart,
     costs,
     largest_of_layers,
-    value_of,
 )
 from engine.counted import counted
 from engine.spec.cache import PRESETS
@@ -844,7 +842,7 @@ def _row(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tup
     (a_ms, a_bytes), (b_ms, b_bytes) = costs(models, compared, step)
     agrees = "–" if step.top1_agrees is None else "same" if step.top1_agrees else "another"
     keys, values = (largest_of_layers(array) for array in (step.keys, step.values))
-    numbers = (keys, values, value_of(step, "attention"), a_ms, b_ms)
+    numbers = (keys, values, largest_of_layers(step.attention), a_ms, b_ms)
     return (
         str(step.step), str(step.num_tokens), _number(step.kl), _number(step.max_abs_logit_diff), agrees,
         *_first(step.top[0]), *_first(step.top[1]), *map(_number, numbers),
@@ -883,14 +881,14 @@ def _map_pictures(
 
 def _plot_pictures(comparison: Comparison, compared: ComparisonStarted) -> list[tuple[str, bytes]]:
     found = []
-    for quantity in QUANTITIES:
-        chart = compare_chart(comparison.steps, compared, quantity, None)
+    for name, quantity in QUANTITIES.items():
+        chart = compare_chart(comparison.steps, compared, name, None)
         if not chart.keys:
             continue
-        plot = Plot(TITLES[quantity])
+        plot = Plot(quantity.title)
         plot.resize(_PLOT)
         plot.show_chart(chart)
-        found.append((f"{TITLES[quantity]}, by step", _picture(plot)))
+        found.append((f"{quantity.title}, by step", _picture(plot)))
         plot.deleteLater()
     return found
 

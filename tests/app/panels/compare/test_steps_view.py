@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.draw.format import brief, percent, token_label
 from app.kit.chart import Curve
-from app.panels.compare.steps import compare_chart, points, value_of
+from app.panels.compare.steps import QUANTITIES, compare_chart, points
 from engine.spec.cache import cache_named
 from engine.wire.events import StateChanged
 from tests.app import samples
@@ -75,7 +75,7 @@ def test_a_layer_that_a_side_does_not_know_has_a_dash(desk: CompareDesk) -> None
     step = replace(samples.compared_step(0), keys=unknown, attention=unknown)
     desk.start(replace(samples.comparison_started(), steps=(step,)))
     assert [cell.text for cell in desk.steps.layers.cells.rows[0]] == ["0", "–", "0.0200", "–"]
-    assert value_of(step, "attention") is None
+    assert QUANTITIES["attention"].value(step) is None
 
 
 def test_a_click_on_a_point_goes_to_its_step_and_a_line_to_its_layer(compared: CompareDesk) -> None:
