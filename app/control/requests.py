@@ -41,7 +41,6 @@ from engine.wire.comparison import ComparedStep, ComparisonEnded, ComparisonScan
 from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submitted, WentTo
 from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
-from engine.wire.status import EngineStatus
 
 
 class Comparing:
@@ -433,7 +432,6 @@ class MeasurementControl:
         self._measurements = models.measurements
         self._sender = sender
         self._by_command: dict[type[Request], Measurement[Any]] = {m.command: m for m in self._measurements.all}
-        models.status.changed.connect(self._on_status)
 
     def ask(self, question: Request) -> None:
         """Send a measurement. Panels do so on their own too, so an earlier failure stays in the status line."""
@@ -451,10 +449,6 @@ class MeasurementControl:
         """Another model was loaded: drop all results."""
         for each in self._by_command.values():
             each.forget()
-
-    def _on_status(self, _old: EngineStatus, status: EngineStatus) -> None:
-        for each in self._by_command.values():
-            each.follow(status.work)
 
 
 class Requests:

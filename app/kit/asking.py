@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from PySide6.QtCore import Signal
 
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource, State
@@ -150,10 +149,9 @@ class AskingView(MeasuringView[State]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self.button = AskButton(self.measurement, self.button_words)
+        self.button = ProgressButton(self.button_words)
         self.button.setAccessibleName(self.button_name or self.button_words)
-        self.button.asked.connect(self.ask)
-        self.button.stopped.connect(self._on_stopped)
+        self.button.clicked.connect(self._on_clicked)
 
     def request(self) -> Request | None:
         """The question to ask; None if it cannot be asked with the present settings."""
@@ -167,44 +165,22 @@ class AskingView(MeasuringView[State]):
         if request is not None:
             self.wants.emit(request)
 
-    def _on_stopped(self) -> None:
-        self.wants.emit(Cancel())
+    def _on_clicked(self) -> None:
+        if self.measurement.is_waiting:
+            self.wants.emit(Cancel())
+        else:
+            self.ask()
 
     def measure(self) -> None:
         self.ask()
 
     def refresh(self) -> None:
-        self.button.set_reason(self.problem())
+        problem, found = self.problem(), self.measurement
+        self.button.setEnabled(found.is_waiting or not problem)
+        self.button.setToolTip(plain_tip(problem))
+        work = found.work(self._models.status.now.work)
+        self.button.show_work(self.button_words, work, is_waiting=found.is_waiting)
         super().refresh()
-
-
-class AskButton(ProgressButton):
-    """Shows what it asks; while that is measured, its progress, and a click stops it."""
-
-    asked = Signal()
-    stopped = Signal()
-
-    def __init__(self, measurement: Measurement[Any], words: str) -> None:
-        super().__init__(words)
-        self._measurement, self._words = measurement, words
-        self.clicked.connect(self._on_clicked)
-        measurement.changed.connect(self.refresh)
-
-    def set_reason(self, reason: str) -> None:
-        """Disable the button and say why in its tool tip; empty enables it."""
-        self.setEnabled(not reason or self._measurement.is_waiting)
-        self.setToolTip(plain_tip(reason))
-
-    def refresh(self) -> None:
-        found = self._measurement
-        progress = f"Stop  {found.done}/{found.total}" if found.total else "Stop"
-        self.show_progress(progress if found.is_waiting else self._words, found.share)
-
-    def _on_clicked(self) -> None:
-        if self._measurement.is_waiting:
-            self.stopped.emit()
-        else:
-            self.asked.emit()
 
 
 def mode_named(models: Models, name: str) -> CacheSpec:

@@ -47,6 +47,7 @@ from PySide6.QtWidgets import (
 
 from app.draw.format import escape, whole_words
 from app.kit.theme import TextRole, current_theme, font_text
+from engine.wire.status import Work
 
 Item = QWidget | QLayout
 BoxItem = Item | tuple[Item, int] | int | None  # an item; (item, stretch); so many pixels; a stretch of free space
@@ -395,7 +396,7 @@ def own_action(widget: QWidget, text: str, slot: object, *, tip: str = "", key: 
 
 
 class ProgressButton(QPushButton):
-    """A small button with a progress line along its lower edge."""
+    """A small button that begins some work, or stops it; meanwhile with a progress line along its lower edge."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -410,6 +411,12 @@ class ProgressButton(QPushButton):
         if share != self._share:
             self._share = share
             self.update()
+
+    def show_work(self, words: str, work: Work | None, *, is_waiting: bool) -> None:
+        """Show what the button begins; or while its end is waited for, how far the work is."""
+        total = work.total if work is not None and is_waiting else None
+        stop = "Stop" if work is None or not total else f"Stop  {work.done}/{total}"
+        self.show_progress(stop if is_waiting else words, None if work is None or not total else work.done / total)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)

@@ -43,8 +43,8 @@ class MeasurementState(Enum):
 class Measurement(QObject, Generic[A]):
     """One kind of measurement. Only the controller writes it. Signal: `changed()`, anything of it.
 
-    `question` is the newest question, `step` the newest step when it was asked. While waiting, `done` of `total` pieces
-    are measured, and `answers` are still those of the previous question. A sweep or bench has one answer per row.
+    `question` is the newest question, `step` the newest step when it was asked. While waiting, `answers` are still
+    those of the previous question. A sweep or bench has one answer per row.
     """
 
     changed = Signal()
@@ -57,7 +57,6 @@ class Measurement(QObject, Generic[A]):
         self.step: int | None = None
         self.answers: tuple[A, ...] = ()
         self.refusal = ""
-        self.done = self.total = 0
 
     # ---- what panels read ----------------------------------------------------------------------------------------
 
@@ -69,10 +68,10 @@ class Measurement(QObject, Generic[A]):
     def is_out_of_date(self) -> bool:
         return self.state is MeasurementState.OUT_OF_DATE
 
-    @property
-    def share(self) -> float | None:
-        """The fraction of the measurement that is done; None if nothing is measured or the total is unknown."""
-        return self.done / self.total if self.is_waiting and self.total else None
+    def work(self, now: Work | None) -> Work | None:
+        """What the engine does now, if that is this measurement, else None."""
+        is_this = now is not None and self.question is not None and now.reply_to == self.question.id
+        return now if is_this and self.is_waiting else None
 
     @property
     def answer(self) -> A | None:
@@ -89,14 +88,7 @@ class Measurement(QObject, Generic[A]):
     def ask(self, question: Request, step: int | None) -> None:
         """Note that a question was sent to the engine."""
         self.question, self.step = question, step
-        self.done = self.total = 0
         self._enter(MeasurementState.WAITING)
-
-    def follow(self, work: Work | None) -> None:
-        """Update the progress."""
-        if self.is_waiting and work is not None and self.question is not None and work.reply_to == self.question.id:
-            self.done, self.total = work.done, work.total or 0
-            self.changed.emit()
 
     def take(self, answer: A) -> None:
         """Store an answer; nothing is stored where the rows have changed since the question."""

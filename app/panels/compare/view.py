@@ -635,9 +635,7 @@ class CompareView(View[CompareShown]):
         problem = self.opponents.problem()
         is_asked = comparison.asked is not None
         work = status.work if is_asked else None
-        share = work.done / work.total if work is not None and work.total else None
-        progress = f"Stop  {work.done}/{work.total}" if work is not None and work.total else "Stop"
-        self.button.show_progress(progress if is_asked else BUTTON, share)
+        self.button.show_work(BUTTON, work, is_waiting=is_asked)
         self.button.setEnabled(is_asked or not problem)
         self.button.setToolTip(plain_tip(work.label if work is not None else problem))
         self.end_button.setVisible(comparison.now is not None and not is_asked)

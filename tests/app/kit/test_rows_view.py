@@ -73,11 +73,13 @@ def test_other_modes_that_are_chosen_leave_the_rows_that_were_measured(view: Ben
     assert shown(view) == ["Dynamic", "INT8", "KIVI-4"]
 
 
-def test_a_second_press_asks_nothing_more_and_the_button_stops_it(qtbot: QtBot, view: BenchView) -> None:
+def test_a_second_press_asks_nothing_more_and_the_button_stops_it(
+    qtbot: QtBot, view: BenchView, models: Models
+) -> None:
     with qtbot.waitSignal(view.wants):
         view.ask()
     view.measurement.ask(replace(REQUEST, id=8), 4)
-    view.measurement.follow(Work("Benchmarking", 2, 9, reply_to=8))
+    models.status.set(replace(models.status.now, work=Work("Benchmarking", 2, 9, reply_to=8)))
     assert view.button.text() == "Stop  2/9"
     with qtbot.assertNotEmitted(view.wants):
         view.ask()

@@ -56,8 +56,8 @@ def test_one_that_goes_on_keeps_its_rows_and_another_does_not() -> None:
     assert measurement.state is MeasurementState.ANSWERED
     more = Sweep(TEXTS, 2, MODES, (("none", "prompt"),), id=5)
     measurement.ask(more, None)
-    measurement.follow(Work("Sweeping", 1, 3, reply_to=5))
-    assert (measurement.done, measurement.total) == (1, 3)
+    work = Work("Sweeping", 1, 3, reply_to=5)
+    assert measurement.work(work) is work
     measurement.take(arrived(more, "dynamic"))
     measurement.take(arrived(more, "growing", is_last=True))
     assert names(measurement) == ["none", "dynamic", "growing"]
@@ -91,16 +91,11 @@ def test_a_refusal_hides_the_answer_before_and_is_over_with_the_next_question(
 
 
 def test_what_is_cancelled_keeps_the_answer_before(asked: Measurement[WhatIfAnswer]) -> None:
-    asked.follow(None)  # said before the question arrived
-    assert asked.is_waiting
-    asked.follow(Work("Something else", 1, 2, reply_to=1))
-    assert (asked.share, asked.is_waiting) == (None, True)
-    asked.follow(Work("Trying another cache", 1, 4, reply_to=2))
-    assert asked.share == 0.25
-    asked.follow(None)
+    work = Work("Trying another cache", 1, 4, reply_to=2)
+    assert [asked.work(now) for now in (None, Work("Something else", 1, 2, reply_to=1), work)] == [None, None, work]
     assert asked.is_waiting
     asked.refuse(Failed(""))
-    assert (asked.state, asked.share, asked.refusal) == (MeasurementState.ANSWERED, None, "")
+    assert (asked.state, asked.work(work), asked.refusal) == (MeasurementState.ANSWERED, None, "")
 
 
 def test_what_was_never_asked_is_not_out_of_date(qapp: QApplication) -> None:

@@ -205,7 +205,7 @@ def test_parity_can_be_stopped(desk: Desk) -> None:
     desk.run(CacheSpec(), steps=40)
     desk.parity.compare_with("allocated")
     desk.parity.ask()
-    desk.until(lambda: desk.parity.measurement.total > 0)
+    desk.until(lambda: desk.parity.measurement.work(desk.models.status.now.work))
     assert desk.parity.button.text().startswith("Stop")
     desk.parity.button.click()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
