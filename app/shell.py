@@ -149,6 +149,7 @@ class Shell(QObject):
 
     def _send_deferred(self, num_steps: int) -> None:
         """Send the prompt, and take so many steps more. A conversation is answered to its end anyway."""
+        self.window.prompt.refresh()  # token ids are read only now that their vocabulary is known
         self.actions["prompt.send"].trigger()
         if num_steps and self.is_prompt_sent and self.window.prompt.choice != CHAT:
             self.intents.send(Step(num_steps))

@@ -523,7 +523,7 @@ class PromptPanel(View[PromptState]):
         self._settled = self.draft
         if is_random(self.edit.text()):
             self._on_typing()  # the seed field may show another sequence's seed by now
-        return self.tokens.ids or () if self._by_ids and self.tokens.ids is not None else self.edit.text()
+        return self.tokens.ids or () if self._by_ids else self.edit.text()
 
     def _on_texts(self) -> None:
         """A prompt is being read, or an answer written: other steps change nothing here."""

@@ -49,6 +49,20 @@ def test_the_prompt_is_sent_once_when_the_model_is_there(shell: Shell, engine: F
     assert len(sent(engine)) == 1
 
 
+@pytest.mark.parametrize(("text", "ids"), [("5 3", [(5, 3)]), ("5 abc", [])])
+def test_token_ids_are_sent_as_such_or_not_at_all(
+    shell: Shell, engine: FakeEngine, text: str, ids: list[tuple[int, ...]]
+) -> None:
+    """Written before the model is there, they are read only then."""
+    shell.window.prompt.choose("ids")
+    shell.window.prompt.edit.set_text(text)
+    send(shell, engine)
+    engine.emit(Restarted())
+    engine.loaded()
+    turn(shell)
+    assert [command.prompt.token_ids for command in engine.of(SubmitPrompt)] == ids
+
+
 def test_every_step_asked_for_during_the_load_is_taken(shell: Shell, engine: FakeEngine) -> None:
     load(shell, engine)
     for _ in range(3):
