@@ -167,13 +167,14 @@ class _Texts(QStyledItemDelegate):
 
 class CellTable(QTableView):
     """Rows that are selected as a whole, without grid or row numbers, and columns as wide as their contents, or wider
-    where there is room. It shows only complete rows: a row cut at the end looks like a mistake. Signals: `chosen(row)`,
-    a row was clicked, or Enter was pressed on it; `confirmed(row)`, Enter was pressed on it. (`activated` cannot tell
-    that: a double click, and in some styles a click, emits it too.)
+    where there is room; with a column that takes the rest, it does not scroll across. It shows only complete rows: a
+    row cut at the end looks like a mistake. Rows have keys, by default their numbers. Signals: `chosen(key)`, a row was
+    clicked, or Enter was pressed on it; `confirmed(key)`, Enter was pressed on it. (`activated` cannot tell that: a
+    double click, and in some styles a click, emits it too.)
     """
 
-    chosen = Signal(int)
-    confirmed = Signal(int)
+    chosen = Signal(object)
+    confirmed = Signal(object)
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -193,6 +194,7 @@ class CellTable(QTableView):
         head.setFixedHeight(20)
         head.setFont(font_text(11))
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self._keys: Sequence[Any] = ()
         self.cells = CellModel(self)
         self.setModel(self.cells)
         self.setItemDelegate(_Texts(self.cells))
@@ -218,18 +220,28 @@ class CellTable(QTableView):
             head.setGeometry(head.x(), head.y(), self.viewport().width(), head.height())
         self._is_fitting = False
 
+    def key_at(self, row: int) -> Any:
+        """The key of a row; None if it has none."""
+        return self._keys[row] if 0 <= row < len(self._keys) else None
+
     def _on_clicked(self, index: QModelIndex) -> None:
-        self.chosen.emit(index.row())
+        if (key := self.key_at(index.row())) is not None:
+            self.chosen.emit(key)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():
-            row = self.currentIndex().row()
-            self.chosen.emit(row)
-            self.confirmed.emit(row)
+        key = self.key_at(self.currentIndex().row())
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and key is not None:
+            self.chosen.emit(key)
+            self.confirmed.emit(key)
         super().keyPressEvent(event)
 
-    def show_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> None:
-        """Show headings and rows; the scroll position stays."""
+    def show_cells(
+        self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]], keys: Sequence[Any] | None = None
+    ) -> None:
+        """Show headings and rows; the scroll position stays. Rows beyond the `keys` cannot be chosen."""
+        self._keys = range(len(rows)) if keys is None else keys
+        if any(head.takes_rest for head in heads):
+            self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         across, down = self.horizontalScrollBar().value(), self.verticalScrollBar().value()
         if not self.cells.set_cells(heads, rows):
             return

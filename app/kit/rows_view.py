@@ -139,7 +139,7 @@ class RowsView(AskingView[ShownRows]):
         self.table.horizontalHeader().setSectionsClickable(True)
         connect_all(
             (self.table.horizontalHeader().sectionClicked, self._on_sorted),
-            (self.table.chosen, self._on_row),
+            (self.table.chosen, self._mark),
             (self.steps.lineEdit().returnPressed, self.ask),
         )
         on_change(self.refresh, *self.boxes, self.steps)
@@ -214,11 +214,6 @@ class RowsView(AskingView[ShownRows]):
         self._sort = (column, not was_descending) if column == old else (column, downwards)
         self.refresh()
 
-    def _on_row(self, line: int) -> None:
-        rows = self.sorted_rows()
-        if line < len(rows):
-            self._mark(self.key_of(rows[line]))
-
     def _mark(self, key: str) -> None:
         self._marked = "" if key == self._marked else key
         self.refresh()
@@ -268,8 +263,9 @@ class RowsView(AskingView[ShownRows]):
             ColumnHead("cache", "Cache mode", is_words=True, most=self.name_width),
             *(each.head for each in self.shown_columns()),
         ]
-        rows = [self._cells(each, names[each.cache], state) for each in self.sorted_rows()]
-        self.table.show_cells(with_arrow(heads, *state.sort), rows + self.waiting(state))
+        rows = self.sorted_rows()
+        cells = [self._cells(each, names[each.cache], state) for each in rows] + self.waiting(state)
+        self.table.show_cells(with_arrow(heads, *state.sort), cells, [self.key_of(each) for each in rows])
         if not state.has_plot:
             return
         found = next((each for each in state.rows if self.key_of(each) == state.mark), None)

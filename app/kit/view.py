@@ -308,6 +308,10 @@ class View(Reader[State], Themed, QWidget):
         """Select a step, such as that of a point of a plot."""
         self._models.selection.update(step=step)
 
+    def select_layer(self, layer: int) -> None:
+        """Select a layer, such as that of a row or a bar."""
+        self._models.selection.update(layer=layer)
+
     def add_to_menu(self, menu: QMenu) -> None:
         """Add entries above those for copying; overridden by subclasses."""
 

@@ -4,6 +4,7 @@ that are kept in the list halt runs."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from app.kit.widgets import (
     Spare,
     column,
     connect_all,
+    own_action,
     plain_label,
     plain_tip,
     push_button,
@@ -187,11 +189,8 @@ class BreakpointsView(View[BreakpointsState]):
         spare = Spare(row(self.change, self.delete))
         top = row((self.line, 1), self.previous, self.next, self.add, spare)
         self.set_body(column(top, self.words, (self.table, 1), spacing=6))
-        self.change_it = QAction("Change to what is typed", self.table)
-        self._delete_it = QAction("Delete", self.table)
-        self._delete_it.setShortcut("Del")
-        self._delete_it.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
-        self.table.addActions([self.change_it, self._delete_it])
+        self.change_it = own_action(self.table, "Change to what is typed", self._on_change)
+        self._delete_it = own_action(self.table, "Delete", self._on_delete, key="Del")
         self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         connect_all(
             (self.typing.timeout, self.look),
@@ -200,9 +199,7 @@ class BreakpointsView(View[BreakpointsState]):
             (self.line.textChanged, self._on_text),
             (self.line.left, self.look),
             (self.table.clicked, self._on_cell),
-            (self.table.confirmed, self._on_confirmed),
-            (self.change_it.triggered, self._on_change),
-            (self._delete_it.triggered, self._on_delete),
+            (self.table.confirmed, self.switch),
         )
         self.follow(models)
 
@@ -266,7 +263,7 @@ class BreakpointsView(View[BreakpointsState]):
         if (kept := self._models.breakpoints.kept(text)) is not None:
             if not kept.is_enabled:
                 self._marked = kept.id
-                self.switch(kept.id)
+                self.switch(kept)
             return
         try:
             breakpoints = self._models.breakpoints.with_added(text)
@@ -280,49 +277,33 @@ class BreakpointsView(View[BreakpointsState]):
     def _on_change(self) -> None:
         self.look()
         if not self.problem and self.line.text().strip():
-            self._change_texts({self._marked: self.line.text().strip()})
+            self._replace(self._marked, text=self.line.text().strip())
 
     def _on_delete(self) -> None:
         kept = tuple(breakpoint for breakpoint in self._models.breakpoints.listed if breakpoint.id != self._marked)
         self._marked = None
         self.breakpoints_changed.emit(kept)
 
-    def switch(self, breakpoint_id: int) -> None:
+    def switch(self, breakpoint: Breakpoint) -> None:
         """Switch a breakpoint on or off."""
-        breakpoints = self._models.breakpoints.listed
-        self.breakpoints_changed.emit(
-            tuple(
-                replace(breakpoint, is_enabled=not breakpoint.is_enabled)
-                if breakpoint.id == breakpoint_id
-                else breakpoint
-                for breakpoint in breakpoints
-            )
-        )
+        self._replace(breakpoint.id, is_enabled=not breakpoint.is_enabled)
 
-    def _change_texts(self, texts: dict[int | None, str]) -> None:
-        breakpoints = self._models.breakpoints.listed
+    def _replace(self, breakpoint_id: int | None, **changes: Any) -> None:
+        """Change one breakpoint of the list."""
+        listed = self._models.breakpoints.listed
         self.breakpoints_changed.emit(
-            tuple(Breakpoint(one.id, texts.get(one.id, one.text), one.is_enabled) for one in breakpoints)
+            tuple(replace(one, **changes) if one.id == breakpoint_id else one for one in listed)
         )
 
     def _on_cell(self, index: QModelIndex) -> None:
         """Mark the clicked stop and search for its condition; a click in the first column switches it on or off."""
-        breakpoint = self._breakpoint_in(index.row())
-        if breakpoint is None:
+        if (breakpoint := self.table.key_at(index.row())) is None:
             return
         if index.column() == ON_COLUMN:
-            self.switch(breakpoint.id)
+            self.switch(breakpoint)
             return
         self._marked = breakpoint.id
         self._show_text(breakpoint.text)
-
-    def _on_confirmed(self, row: int) -> None:
-        if (breakpoint := self._breakpoint_in(row)) is not None:
-            self.switch(breakpoint.id)
-
-    def _breakpoint_in(self, row: int) -> Breakpoint | None:
-        breakpoints = self._models.breakpoints.listed
-        return breakpoints[row] if 0 <= row < len(breakpoints) else None
 
     def _show_text(self, text: str) -> None:
         with QSignalBlocker(self.line):
@@ -390,7 +371,8 @@ class BreakpointsView(View[BreakpointsState]):
     def show_state(self, state: BreakpointsState) -> None:
         on = sum(row.breakpoint.is_enabled for row in state.rows)
         self.set_detail(f"{thousands(on)} of {thousands(len(state.rows))} on" if state.rows else "")
-        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.breakpoint.id == state.marked) for row in state.rows])
+        cells = [cells_of(row, is_marked=row.breakpoint.id == state.marked) for row in state.rows]
+        self.table.show_cells(HEADS, cells, [row.breakpoint for row in state.rows])
         self.words.setText(state.words)
         self.words.setToolTip(plain_tip(state.words))
         set_text_role(self.words, "warning" if state.is_problem else "muted")

@@ -258,12 +258,13 @@ _TIPS = {
 }
 _SIGNS = {"": "", "stored": "", "reserved": "+", "transient": "~", "looking": ""}
 
-Cells = tuple[tuple[ColumnHead, ...], tuple[tuple[TableCell, ...], ...]]
+Cells = tuple[tuple[ColumnHead, ...], tuple[tuple[TableCell, ...], ...], tuple[int | None, ...]]
 
 
 def layer_cells(held: CacheBytes) -> Cells:
-    """(heads, rows) of the table of layers: formula, stored with its parts, every gap, and reserved. Each row adds up,
-    but for transient bytes, which are in no sum: as they do not live at the same time, their maximum counts."""
+    """(heads, rows, their layers) of the table of layers: formula, stored with its parts, every gap, and reserved. Each
+    row adds up, but for transient bytes, which are in no sum: as they do not live at the same time, their maximum
+    counts."""
     gaps = named(held)
     heads = (
         ColumnHead("layer", "the layer and its kind; point at it for its sum", is_words=True),
@@ -290,7 +291,8 @@ def layer_cells(held: CacheBytes) -> Cells:
         columns = zip(*numbers, strict=True)
         total = [(max if part == "transient" else sum)(c) for part, c in zip(parts, columns, strict=True)]
         rows.insert(0, (TableCell("all", is_bold=True), *cells(total)))
-    return heads, tuple(rows)
+    layers = [layer.layer for layer in held.layers]
+    return heads, tuple(rows), (*[None] * (len(rows) - len(layers)), *layers)
 
 
 def _gap_head(gap: GapWords, part: BytesPart) -> ColumnHead:
@@ -476,18 +478,16 @@ class BytesView(View[LedgerView]):
         self.facts.setAccessibleName("Memory ledger")
         self.table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
-        self._bars.picked.connect(self._on_layer)
         self._series = StepSeries(memory_row, len(NAMES))
         self.plot = self.new_plot("Memory after every step", self.select_step)
         self.key = ColorKey()
+        for part in (self._bars.picked, self.table.chosen):
+            part.connect(self.select_layer)
         self._split = column(self.facts, (self._bars, 2))
         body = holder(self._split)
         self._sheets = stack(WholeLines(body), self.table, holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
         self.follow(models)
-
-    def _on_layer(self, layer: int) -> None:
-        self._models.selection.update(layer=layer)
 
     def read(self) -> LedgerView | str:
         record = shown_record(self._models)

@@ -68,7 +68,7 @@ class PlanSheet(QWidget):
 
     wanted = Signal()
     applied = Signal()
-    picked = Signal(int)
+    picked = Signal(object)
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class PlanSheet(QWidget):
         column(top, (self.table, 1), bottom, on=self)
         self.share.moved.connect(self._on_share)
         on_change(self._on_kib, self.kib)
-        self.table.chosen.connect(self._on_row)
+        self.table.chosen.connect(self.picked)
 
     @property
     def budget_bytes(self) -> int:
@@ -136,7 +136,7 @@ class PlanSheet(QWidget):
                     TableCell(thousands(step.num_bytes)),
                 )
             )
-        self.table.show_cells(heads, rows)
+        self.table.show_cells(heads, rows, [step.coding.layer for step in found.plan] if found is not None else ())
         self._sum.setText(self._sum_words(found))
         self._copy.setEnabled(bool(self.name))
         self._copy.setToolTip(f"{self.name}\nThe cache by this name, for --cache and --caches" if self.name else "")
@@ -155,10 +155,6 @@ class PlanSheet(QWidget):
     def _on_kib(self) -> None:
         if self._exact:
             self.share.set_value(min(100.0, max(0.1, 100 * self.kib.value() * KIB / self._exact)))
-
-    def _on_row(self, line: int) -> None:
-        if self._found is not None:
-            self.picked.emit(self._found.plan[line].coding.layer)
 
 
 # ---- the panel -------------------------------------------------------------------------------------------------------
@@ -313,8 +309,8 @@ class DamageView(AskingView[DamageState]):
             connect_all((maps.pointed, self._on_pointed), (maps.picked, self._on_picked), (maps.resized, self.refresh))
             connect_all((maps.zoomed, maps.show_range), (maps.zoomed, self.refresh))
         connect_all(
-            (self.bars.picked, self._on_layer),
-            (self.plan.picked, self._on_layer),
+            (self.bars.picked, self.select_layer),
+            (self.plan.picked, self.select_layer),
             (self.plan.wanted, self.ask_plan),
             (self.plan.applied, self._on_apply),
             (self.rest.timeout, self._on_rest),
@@ -350,9 +346,6 @@ class DamageView(AskingView[DamageState]):
         found = self.measurement.answer
         if found is not None and found.plan_codec is not None:
             self.wants.emit(SetCache(CacheSpec(codec=found.plan_codec)))
-
-    def _on_layer(self, layer: int) -> None:
-        self._models.selection.update(layer=layer)
 
     def _on_picked(self, side: str, point: QPointF) -> None:
         cell = self._matrices[side].at(point.x(), point.y())

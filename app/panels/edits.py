@@ -138,7 +138,6 @@ class EditsView(View[EditsState]):
         bars = row((self.next_token, 1), (self.kept, 1), spacing=12)
         both = row((self.table, 1), (bars, 1), spacing=14)
         self.set_body(column((both, 1), row(*self._buttons, (self.note, 1)), spacing=5))
-        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         connect_all(
             (self.table.chosen, self._on_row),
@@ -170,7 +169,8 @@ class EditsView(View[EditsState]):
         undone = sum(one.is_undone for one in state.rows)
         self.set_detail(f"{thousands(len(state.rows) - undone)} made" + (f" · {undone} undone" if undone else ""))
         self.table.setVisible(state.has_list)
-        self.table.show_cells(HEADS, [cells_of(one, is_marked=one == state.marked) for one in state.rows])
+        cells = [cells_of(one, is_marked=one == state.marked) for one in state.rows]
+        self.table.show_cells(HEADS, cells, [one.step for one in state.rows])
         self._show_effect(state)
 
     def _show_effect(self, state: EditsState) -> None:
@@ -201,16 +201,15 @@ class EditsView(View[EditsState]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def _on_row(self, line: int) -> None:
-        if self.state is not None:
-            self._marked = self.state.rows[line].step
-            if self._models.selection.now.step in {one.step for one in self._models.edits.made}:
-                self._models.selection.update(step=self._marked)  # an edit was shown: show this one instead
-            self.refresh()
+    def _on_row(self, step: int) -> None:
+        self._marked = step
+        if self._models.selection.now.step in {one.step for one in self._models.edits.made}:
+            self.select_step(step)  # an edit was shown: show this one instead
+        self.refresh()
 
     def _on_look(self) -> None:
         if self.state is not None:
-            self._models.selection.update(step=self.state.marked.step)
+            self.select_step(self.state.marked.step)
 
     def _on_go_to(self) -> None:
         if self.state is not None:

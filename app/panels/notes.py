@@ -90,7 +90,6 @@ class NotesView(View[NotesState]):
         super().__init__(models)
         self._marked: Bookmark | None = None
         self.table = CellTable("Notes")
-        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.filter = filter_field("Filter the notes", 180)
         self.new = ActionButton("New…", is_small=True)
         self.go = push_button("Go there", self._on_go, "View this place")
@@ -132,7 +131,8 @@ class NotesView(View[NotesState]):
         found = len(state.rows)
         count = counted(state.count, "bookmark")
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
-        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.bookmark == state.marked) for row in state.rows])
+        cells = [cells_of(row, is_marked=row.bookmark == state.marked) for row in state.rows]
+        self.table.show_cells(HEADS, cells, [row.bookmark for row in state.rows])
         for button in self._ways:
             button.setEnabled(state.marked is not None)
 
@@ -141,10 +141,9 @@ class NotesView(View[NotesState]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def _on_row(self, line: int) -> None:
-        if self.state is not None:
-            self._marked = self.state.rows[line].bookmark
-            self.refresh()
+    def _on_row(self, bookmark: Bookmark) -> None:
+        self._marked = bookmark
+        self.refresh()
 
     def _tell(self, signal: SignalInstance) -> None:
         if self.state is not None and self.state.marked is not None:

@@ -84,7 +84,6 @@ class SequencesView(View[SequencesState]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self.table = CellTable("Sequences")
-        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.why = plain_label("", font_text(11.5), "muted", wraps=True, can_select=True)
         self.why.setAccessibleName("Why not reused")
         self.why.setMinimumWidth(1)
@@ -101,8 +100,8 @@ class SequencesView(View[SequencesState]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def _on_row(self, line: int) -> None:
-        if self.state is not None and (seq_id := self.state.rows[line].info.seq_id) != self.state.seq_id:
+    def _on_row(self, seq_id: int) -> None:
+        if seq_id != self._models.selection.now.seq_id:
             self._models.selection.update(seq_id=seq_id, position=None)
 
     def _on_stop(self) -> None:
@@ -152,7 +151,8 @@ class SequencesView(View[SequencesState]):
     def show_state(self, state: SequencesState) -> None:
         rows = [cells_of(row, is_marked=row.info.seq_id == state.seq_id) for row in state.rows]
         columns = state.columns
-        self.table.show_cells([HEADS[n] for n in columns], [[cells[n] for n in columns] for cells in rows])
+        seq_ids = [row.info.seq_id for row in state.rows]
+        self.table.show_cells([HEADS[n] for n in columns], [[cells[n] for n in columns] for cells in rows], seq_ids)
         running = sum(row.can_stop for row in state.rows)
         self.set_detail(f"{thousands(running)} of {thousands(len(state.rows))} unfinished")
         self.stop.setEnabled(state.can_stop)

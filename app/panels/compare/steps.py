@@ -160,15 +160,11 @@ class CompareStepsView(View[StepsShown]):
         both = row((plots, 1), self.layers, self.top, spacing=14)
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
         connect_all(
-            (self.layers.chosen, self._on_layer),
+            (self.layers.chosen, self.select_layer),
             (self._models.comparison.stepped, self._on_stepped),
         )
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def _on_layer(self, line: int) -> None:
-        if (compared := self._models.comparison.now) is not None:
-            self._models.selection.update(layer=compared.layers[line])
 
     def _on_stepped(self) -> None:
         if not self._models.status.now.running:  # while running, `texts_due` refreshes often enough
@@ -227,7 +223,8 @@ class CompareStepsView(View[StepsShown]):
             return
         self.numbers.setText(step_words(step, not state.compared.no_rows))
         self.cost.setText(cost_words(self._models, state.compared, step))
-        self.layers.show_cells(LAYER_HEADS, layer_cells(self._models, state.compared, step, state.layer))
+        cells = layer_cells(self._models, state.compared, step, state.layer)
+        self.layers.show_cells(LAYER_HEADS, cells, state.compared.layers)
         self.top.show_cells(TOP_HEADS, top_cells(step))
 
 

@@ -171,7 +171,7 @@ def stops(view: BreakpointsView, models: Models, folder: Path) -> Steps:
     yield "another text for it", lambda: typed("step = 91")
     yield "changed", view.change.click
     yield "switched", row(0, 0)
-    yield "switched by Enter", lambda: view.table.confirmed.emit(2)
+    yield "switched by Enter", lambda: view.table.confirmed.emit(models.breakpoints.listed[2])
     yield "no row", lambda: view.table.clicked.emit(view.table.model().index(77, 1))
     yield "narrow", lambda: view.resize(420, 200)
     yield "deleted", view.delete.click

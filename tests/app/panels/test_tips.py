@@ -42,7 +42,7 @@ def test_lines_of_inspector_and_bytes(desk: Desk, spec: CacheSpec) -> None:
         assert len(facts) >= 4
         assert [fact.label for fact in facts if not fact.tip] == []
     assert [line.label for line in ledger_lines(record.num_bytes, is_shared=True) if not line.tip] == []
-    heads, _ = layer_cells(record.num_bytes)
+    heads, _, _ = layer_cells(record.num_bytes)
     assert [head.text for head in heads if not head.tip] == []
 
 

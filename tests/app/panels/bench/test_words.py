@@ -26,7 +26,7 @@ def test_cells_stand_under_their_headings(view: BenchView) -> None:
     heads = [head.text for head in view.table.cells.heads]
     assert heads[:5] == ["cache", "tokens", "batch", "tok/s ↓", "±"]
     line = view.sorted_rows().index(ROWS[4])
-    view.table.chosen.emit(line)
+    view.table.chosen.emit(view.key_of(ROWS[4]))
     cells = dict(zip(heads, view.table.cells.rows[line], strict=True))
     assert {name: cell.text for name, cell in cells.items()} == {
         "cache": "INT8", "tokens": "128", "batch": "4", "tok/s ↓": "60.0", "±": "2.5", "ratio": "1.50×",
@@ -35,7 +35,7 @@ def test_cells_stand_under_their_headings(view: BenchView) -> None:
     assert cells["cache"].role == "selected"
     assert view.plot.words.text() == "INT8 · 128 tokens × 4 · 60.0 ± 2.5 tok/s · 1.50× dynamic"
     line = view.sorted_rows().index(ROWS[3])
-    view.table.chosen.emit(line)
+    view.table.chosen.emit(view.key_of(ROWS[3]))
     refused = view.table.cells.rows[line]
     assert [cell.text for cell in refused[:3]] == ["Static", "2,048", "1"]
     assert refused[3].is_wide

@@ -88,7 +88,8 @@ def test_parts_of_other_lines_and_brief_peaks_enter_no_sum() -> None:
     assert number(lines["of which for going back"]) == 14
     room = number(lines["room to grow"])
     assert number(lines["stored in tensors"]) + room == number(lines["reserved in storage"])
-    heads, (total, _, second) = layer_cells(held)
+    heads, (total, _, second), layers = layer_cells(held)
+    assert layers == (None, 0, 1)
     assert [head.text for head in heads[3:-1]] == ["scales", "room", "copy"]
     assert [cell.text for cell in second[1:]] == ["100", "100", "30", "+50", "~999", "150"]
     assert [cell.text for cell in total[1:]] == ["200", "200", "60", "+100", "~999", "300"]

@@ -184,8 +184,7 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     QApplication.processEvents()
     assert view.plot.canvas.chart is not None
     assert len(view.plot.canvas.chart.points) == 0, "the first text asks for no fact"
-    here = {(row.cache, row.text): line for line, row in enumerate(view.sorted_rows())}
-    view.table.chosen.emit(here["h2o@25%", "planted fact"])
+    view.table.chosen.emit("h2o@25% on planted fact")
     QApplication.processEvents()
     assert len(view.plot.canvas.chart.points) == 2
     assert view.plot.title.text() == "part of the fact forgotten, by KV bytes"
