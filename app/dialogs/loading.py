@@ -67,8 +67,7 @@ class LoadingDialog(QuestionDialog):
         self.context = self.add(
             whole_field("Tokens to count on", 0, unit=" tokens", automatic="its own context", is_grouped=True)
         )
-        self.facts = Facts()
-        self.facts.setAccessibleName("What the model would take")
+        self.facts = Facts("What the model would take")
         self._show_names()
         layout = self.layout()
         assert isinstance(layout, QVBoxLayout)

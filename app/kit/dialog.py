@@ -225,8 +225,7 @@ class Sheet(FormDialog):
         self._labels: dict[QWidget, QLabel] = {}
         self.problem = plain_label(role="bad", wraps=True, can_select=True)
         self.problem.setAccessibleName("What is wrong")
-        self.facts = Facts()
-        self.facts.setAccessibleName("Results")
+        self.facts = Facts("Results")
         self._copy = push_button("Copy", self._on_copy, is_small=False)
         self._lay_out()
 

@@ -92,8 +92,9 @@ class WholeLines(QScrollArea):
 class Facts(TellsPlaces, Opaque, QWidget):
     """Paints the lines, and provides them as text to screen readers and the clipboard."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
+        self.setAccessibleName(name)
         self.facts: tuple[Fact, ...] = ()
         self._numbers, self._words = TextPainter(font_fixed(11.5)), TextPainter(font_text(12))
         self._heads = TextPainter(font_text(12, QFont.Weight.DemiBold))

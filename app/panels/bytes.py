@@ -474,8 +474,7 @@ class BytesView(View[LedgerView]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self.facts = Facts()
-        self.facts.setAccessibleName("Memory ledger")
+        self.facts = Facts("Memory ledger")
         self.table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
         self._series = StepSeries(memory_row, len(NAMES))

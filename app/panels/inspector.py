@@ -381,8 +381,7 @@ class InspectorView(View[InspectorState]):
         super().__init__(models)
         self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium), can_select=True)
         self._text.setMinimumWidth(1)
-        self.facts = Facts()
-        self.facts.setAccessibleName("Facts about the token")
+        self.facts = Facts("Facts about the token")
         self.set_body(column(self._text, 6, (WholeLines(self.facts), 1), spacing=0))
         self.follow(models)
 

@@ -83,8 +83,7 @@ class ServerView(View[ServerState]):
         self._folder = Path.home()  # where the file dialog begins
         self.words = plain_label("", font_text(12), "text", wraps=True)
         self.words.setMinimumWidth(1)
-        self.facts = Facts()
-        self.facts.setAccessibleName("Facts about the server")
+        self.facts = Facts("Facts about the server")
         self.record = push_button("Record…", self._on_record, "Write what it publishes to a file, from now on")
         detach = push_button("Detach", self._on_detach, "Stop listening to it, and forget its tree")
         self.set_body(column(self.words, 3, (WholeLines(self.facts), 1), 3, row(None, self.record, detach)))

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct, field
+from msgspec import Struct
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
@@ -215,35 +215,11 @@ class Left(Struct, frozen=True):
         return f"{counted(self.count, 'more step')} on the branch you left"
 
 
-class FoundSteps(Struct, frozen=True):
-    """The query, at how many steps it held, at how many each enabled breakpoint held, and how many halts are known."""
-
-    query: str = ""
-    num_found: int = 0
-    held: tuple[tuple[str, int], ...] = ()
-    num_halts: int = 0
-
-    @classmethod
-    def of(cls, models: Models) -> FoundSteps:
-        breakpoints = models.breakpoints
-        held = tuple((text, len(search.matches)) for text, search in breakpoints.halting)
-        return cls(
-            breakpoints.query,
-            len(breakpoints.queried.matches) if breakpoints.queried else 0,
-            held,
-            len(breakpoints.hits),
-        )
-
-    @property
-    def words(self) -> str:
-        """For a screen reader; empty without a query."""
-        return f", {thousands(self.num_found)} found" if self.query else ""
-
-
 class TimelineState(Struct, frozen=True):
     """A path of `count` steps from `first` to `tip`, with its newest record `latest`; the step shown, `step` at
     `index`, and whether that is the live one (`is_live`). `live_index`: on the path of another branch, where the live
-    step is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run."""
+    step is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run. `held`: the query
+    and each enabled breakpoint, with the number of steps at which it held, and how many halts are known."""
 
     first: int
     tip: int
@@ -258,7 +234,7 @@ class TimelineState(Struct, frozen=True):
     ahead: int = 0
     pointed_ahead: int = 0
     marks: tuple[PathMark, ...] = ()
-    found: FoundSteps = field(default_factory=FoundSteps)
+    held: tuple[tuple[str, int], ...] = (("", 0),)
     noted: tuple[int, ...] = ()
 
     @property
@@ -274,7 +250,9 @@ class TimelineState(Struct, frozen=True):
         ahead = (
             f", {counted(self.ahead, 'step')} ahead {'is' if self.ahead == 1 else 'are'} chosen" if self.ahead else ""
         )
-        return f"step {thousands(self.step)}{elsewhere}{behind}{ahead}{self.found.words}"
+        query, num_found = self.held[0]
+        found = f", {thousands(num_found)} found" if query else ""
+        return f"step {thousands(self.step)}{elsewhere}{behind}{ahead}{found}"
 
 
 FOUND = QRectF(-1, 1, 2, 5)
@@ -520,7 +498,7 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
         return TimelineState(
             steps[0], steps[-1], timeline.latest, len(steps), index, steps[index], now.step is None,
             self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self.marks,
-            FoundSteps.of(self._models), self._noted(),
+            self._held(), self._noted(),
         )  # fmt: skip
 
     def _live_index(self) -> int | None:
@@ -529,6 +507,12 @@ class TimelineBar(Reader[TimelineState], TellsPlaces, Opaque, QWidget):
             return None
         common = history.common_ancestor(timeline.tip, history.live)
         return None if common is None else timeline.node_index(common)
+
+    def _held(self) -> tuple[tuple[str, int], ...]:
+        breakpoints = self._models.breakpoints
+        found = breakpoints.queried.matches if breakpoints.queried else ()
+        halting = ((text, len(search.matches)) for text, search in breakpoints.halting)
+        return (breakpoints.query, len(found)), *halting, ("", len(breakpoints.hits))
 
     def _noted(self) -> tuple[int, ...]:
         """The indices on the path of steps with a bookmark."""

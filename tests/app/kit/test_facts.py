@@ -17,7 +17,7 @@ LONG, SHORT = "K[0, 0, 184, 18] = -0.70185137", "-0.70185137"
 
 def painted(fact: Fact, width: int, others: tuple[Fact, ...] = ()) -> np.ndarray:
     """The pixels of one line, as grey; others stand below it."""
-    facts = Facts()
+    facts = Facts("Lines")
     facts.show_facts((fact, *others))
     facts.setMinimumHeight(0)
     facts.resize(width, PITCH)
@@ -66,14 +66,14 @@ def test_a_label_gives_way_to_its_number_beside_the_columns_of_a_ledger_too(
 
 
 def test_lines_are_told_to_screen_readers_as_they_are_now(qapp: QApplication) -> None:
-    facts = Facts()
+    facts = Facts("Lines")
     for number in ("12", "13"):
         facts.show_facts((Fact("bytes", number), Fact("of it", "7", indent=1)))
         assert facts.accessibleDescription() == f"bytes\t{number}\n  of it\t7"
 
 
 def test_lines_are_scrolled_to_by_whole_ones_and_to_the_very_end(qtbot: QtBot) -> None:
-    facts = Facts()
+    facts = Facts("Lines")
     facts.show_facts(tuple(Fact(str(n), "x") for n in range(20)))
     lines = WholeLines(facts)
     qtbot.addWidget(lines)

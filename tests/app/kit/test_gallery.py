@@ -138,7 +138,7 @@ def zoomed_map() -> QWidget:
 
 
 def facts() -> QWidget:
-    widget = Facts()
+    widget = Facts("")
     widget.show_facts((
         Fact("a number", "12.5", "1,234", "good"), Fact("of it", "3", "99", indent=1, role="muted"),
         Fact("together", "15", "1,333", has_rule=True), *section("a head"),
