@@ -497,11 +497,7 @@ class StateBefore:
             each.set_logits(state.logits, state.logprobs)
         self._history.restore(self._before)
         self._history.surprisal.restore_owners(self._surprisal)
-        self.free_tables()
-
-    def free_tables(self) -> None:
-        """Free the page tables created since, of caches that the failed command began to fill."""
-        for group, tables in self._tables:
+        for group, tables in self._tables:  # those created since, of caches that the failed command began to fill
             for table in [table for table in group.tables if table not in tables]:
                 group.pool.release(table)
                 group.tables.remove(table)

@@ -131,10 +131,8 @@ class CompressedCache(SequenceCache):
     def _plan(self, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
         plan, rule = LayerPlan(layer, after := copy.copy(layer)), self.rule
         if is_over:
-            (after.key_store, keys), (after.value_store, values) = (
-                layer.key_store.settled(),
-                layer.value_store.settled(),
-            )
+            after.key_store, keys = layer.key_store.settled()
+            after.value_store, values = layer.value_store.settled()
             plan.exact = keys, values
         if rule is not None and rule.is_per_row:
             plan.lost = Lost(state=layer.memory)
