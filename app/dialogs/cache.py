@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -157,6 +158,9 @@ ParameterField = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox | PoolSize
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
+_RIVALS = {"budget": "ratio", "ratio": "budget"}  # they exclude each other: setting one resets the other
+
+
 class CacheDialog(QuestionDialog):
     """Edit a cache's parameters. Signal: `chosen(CacheSpec)`.
 
@@ -210,20 +214,11 @@ class CacheDialog(QuestionDialog):
         field.setAccessibleName(parameter.label)
         self.fields[parameter.name], self._parameters[parameter.name] = field, parameter
         self.form.addRow(label, field)
-        if parameter.name == "budget":
-            on_change(self._on_budget, field)
-        elif parameter.name == "ratio":
-            on_change(self._on_ratio, field)
-
-    # A budget and a ratio exclude each other: setting one resets the other to 0.
-
-    def _on_budget(self, value: float) -> None:
-        self._take_back("ratio", value)
-
-    def _on_ratio(self, value: float) -> None:
-        self._take_back("budget", value)
+        if (rival := _RIVALS.get(parameter.name)) is not None:
+            on_change(partial(self._take_back, rival), field)
 
     def _take_back(self, name: str, value: float) -> None:
+        """Set a number back to 0, as another was set."""
         rival = self.fields.get(name)
         if value and isinstance(rival, (QSpinBox, QDoubleSpinBox)):
             rival.setValue(0)

@@ -18,7 +18,16 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.bytes import PUBLISHED, Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
+from engine.predict.bytes import (
+    PUBLISHED,
+    Budget,
+    BudgetSpec,
+    KindBudget,
+    PublishedModel,
+    budget_of,
+    tokens_that_fit,
+    tutorial_table,
+)
 from engine.spec.cache import PAGE_SIZES, PRESETS, CacheSpec, cache_label, preset_of, tuned
 from engine.spec.codec import ROW_OF_NAME, CodecSpec, Coding
 from engine.spec.terms import Term
@@ -100,9 +109,8 @@ class Calculator(Sheet):
 
     def _choose_dtype(self) -> None:
         """Choose the dtype in which the chosen model computes; that of published ones is bfloat16."""
-        source = self.source.currentData()
-        if source not in (TYPED, CONFIG):
-            dtype = self._model.dtype if source == LOADED and self._model is not None else "bfloat16"
+        if (model := self._chosen_model) is not None:
+            dtype = model.dtype if isinstance(model, ModelInfo) else "bfloat16"
             self.dtype.setCurrentIndex(self.dtype.findData(dtype))
 
     def _chosen(self) -> CacheSpec:
@@ -110,22 +118,22 @@ class Calculator(Sheet):
         name = self.mode.currentData()
         return self._live if name == IN_USE else PRESETS[name].spec
 
-    def _known(self) -> CacheGeometry | None:
-        """Return the geometry of the loaded model, of a published one or of the config.json; None for typed
-        dimensions."""
+    @property
+    def _chosen_model(self) -> ModelInfo | PublishedModel | None:
+        """The loaded model, or a published one; None for typed dimensions and a config.json."""
         source = self.source.currentData()
-        if source == LOADED and self._model is not None:
-            return self._model.geometry
-        if source == CONFIG:
-            return self._config
-        return next((model.geometry for model in PUBLISHED if model.name == source), None)
+        if source == LOADED:
+            return self._model
+        return next((model for model in PUBLISHED if model.name == source), None)
+
+    def _known(self) -> CacheGeometry | None:
+        """Return the geometry of the chosen model or of the config.json; None for typed dimensions."""
+        model = self._chosen_model
+        return model.geometry if model is not None else self._config if self.source.currentData() == CONFIG else None
 
     def _weight_bytes(self) -> int:
         """Bytes of the chosen model's weights; 0 where only its dimensions are known."""
-        source = self.source.currentData()
-        if source == LOADED and self._model is not None:
-            return self._model.weight_bytes
-        return next((model.weight_bytes for model in PUBLISHED if model.name == source), 0)
+        return self._chosen_model.weight_bytes if self._chosen_model is not None else 0
 
     def _show_dimensions(self, known: CacheGeometry | None) -> None:
         """Copy the dimensions of a known model into the fields, so that they can be changed by typing."""

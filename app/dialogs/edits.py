@@ -67,8 +67,12 @@ class EditForm(QuestionDialog):
         raise NotImplementedError
 
     def touched_words(self, edit: Edit) -> str:
-        """Describe what an edit changes, in words and bytes."""
-        return edit.describe()
+        """Describe what an edit changes: `positions 4 … 7 · layer 3 · K and V`, and below it `1,024 numbers,
+        4.0 KiB`."""
+        model = self.models.status.now.model
+        if isinstance(edit, ReplaceTokens | BiasLogits) or model is None:
+            return edit.describe()
+        return f"{rows_words(edit.rows)}\n{size_words(edit.rows, model.geometry, model.dtype)}"
 
     def answer(self) -> Edit:
         edit, model = self.edit(), self.models.status.now.model
@@ -93,11 +97,12 @@ class EditForm(QuestionDialog):
             layout.activate()
             self.resize(self.width(), max(self.height(), layout.totalHeightForWidth(self.width())))
 
-    def size_of(self, rows: Rows) -> str:
-        """Return `positions 4 … 7 · layer 3 · K and V`, followed by a line such as `1,024 numbers, 4.0 KiB`."""
-        model = self.models.status.now.model
-        assert model is not None
-        return f"{rows_words(rows)}\n{size_words(rows, model.geometry, model.dtype)}"
+    @property
+    def rows(self) -> Rows:
+        """Return the selected rows; raises `InputError` where nothing is selected."""
+        if (rows := chosen_rows(self.models)) is None:
+            raise InputError(f"Nothing is selected: {NOTHING}.")
+        return rows
 
     @property
     def seq_id(self) -> int:
@@ -119,14 +124,7 @@ class RowsForm(EditForm):
 
     @property
     def rows(self) -> Rows:
-        """Return the selected rows; raises `InputError` where nothing is selected."""
-        rows = chosen_rows(self.models)
-        if rows is None:
-            raise InputError(f"Nothing is selected: {NOTHING}.")
-        return replace(rows, part=_PARTS[self.part.choice])
-
-    def touched_words(self, edit: Edit) -> str:
-        return self.size_of(self.rows)
+        return replace(super().rows, part=_PARTS[self.part.choice])
 
 
 SOURCES = (
@@ -206,13 +204,6 @@ class TypedForm(EditForm):
         if not self.line.text().strip():
             raise InputError(f"Type what to do, for example: {EXAMPLE}")
         return parse_edit(self.line.text(), self.seq_id, self.models.timeline.num_tokens(self.seq_id))
-
-    def touched_words(self, edit: Edit) -> str:
-        match edit:
-            case ReplaceTokens() | BiasLogits():
-                return edit.describe()
-            case _:
-                return self.size_of(edit.rows)
 
 
 TEXT, IDS = "text", "ids"
@@ -307,9 +298,7 @@ class ReplaceForm(EditForm):
         self.listen(self.tokens, self.how)
 
     def edit(self) -> Edit:
-        rows = chosen_rows(self.models)
-        if rows is None:
-            raise InputError(f"Nothing is selected: {NOTHING}.")
+        rows = self.rows
         how: Replacement = "overwrite" if self.how.choice == "overwrite" else "re-prefill"
         return ReplaceTokens(self.seq_id, rows.start, self.tokens.ids, how, rows.stop - rows.start)
 

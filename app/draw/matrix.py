@@ -160,15 +160,15 @@ class Matrix(Struct, frozen=True, eq=False, dict=True):
         mine = (n for n, place in enumerate(self.places) if (place.layer, place.head) == (layer, head))
         return next((row for row in mine if self.places[row].has(channels)), None)
 
+    @cached_property
+    def _heads(self) -> frozenset[tuple[int, int]]:
+        return frozenset((place.layer, place.head) for place in self.places)
+
     def boxes(self, rows: Rows, lens: str, shared: int, *, is_hidden: bool = False) -> tuple[Box, ...]:
         """Where rows of the cache are in the picture of a lens, `shared` of whose heads read one kv head."""
-        heads = {(place.layer, place.head) for place in self.places}
-        heads = {head for head in heads if touches(rows, head[0], head[1] // shared, lens)}
-        found = (
-            row
-            for row, place in enumerate(self.places)
-            if (place.layer, place.head) in heads and place.has(rows.channels)
-        )
+        heads = {head for head in self._heads if touches(rows, head[0], head[1] // shared, lens)}
+        places = enumerate(self.places if heads else ())
+        found = (row for row, place in places if (place.layer, place.head) in heads and place.has(rows.channels))
         return tuple(Box(rows.start, rows.stop, first, last, is_hidden) for first, last in runs(found))
 
     def rows_between(self, first: MatrixCell, last: MatrixCell, lens: str, shared: int) -> Rows:
