@@ -17,17 +17,18 @@ from app.control.actions import Actions, native
 from app.control.conditions import reasons
 from app.dialogs.help import GLOSSARY, terms
 from app.draw.format import thousands
+from app.kit.asking import ignore
 from app.kit.panel_rows import PANELS, TIMELINE
 from app.kit.widgets import prose
 from app.models import Models
 from app.panels.prompt.view import CHAT, IDS, TEXT
 from app.window.menus import RecentFiles, time_words
-from app.window.palette import Entry
+from app.window.palette import TYPED, Entry
 from app.window.status_line import SELECTED
 from engine.errors import InputError
 from engine.spec import lenses
 from engine.spec.cache import PRESETS, CacheSpec, cache_label, parameters_of, tuned
-from engine.spec.edit import FORMS, Edit, parse_edit
+from engine.spec.edit import FORMS, parse_edit
 from engine.spec.parameter import Parameter, ParameterValue
 
 if TYPE_CHECKING:
@@ -195,62 +196,50 @@ def _why_not(shell: Shell, name: str) -> str:
     return f"choose {', '.join(modes[:3])}{' or another with it' if len(modes) > 3 else ''} first"
 
 
-class TypedValue:
-    """Interprets the typed text as a parameter and its value."""
+def refused(why: str, kind: str) -> Entry:
+    """The row about a typed text that is not possible: why, and what it would have done."""
+    return Entry(TYPED, why, partial(ignore, why), why_not=kind)
 
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
 
-    def offer(self, text: str) -> tuple[str, str] | None:
-        """(What would be set, ""); or (why it cannot be, its kind); None if the text names no parameter and value."""
-        if (given := read_value(text)) is None:
-            return None
-        name, value = given
-        models = self._shell.models
-        try:
-            if name in FIELDS:
-                if why_not := reasons(models)["live model"]:
-                    raise InputError(f"{why_not[:1].upper()}{why_not[1:]}.")
-                FIELDS[name].check(value)
-                return f"Set {FIELDS[name].label.lower()} to {value:g}", ""
-            if why_not := _why_not(self._shell, name):
-                raise InputError(
-                    f"The {cache_label(models.status.now.cache)} cache has no {name.replace('_', ' ')}: {why_not}."
-                )
-            self._tuned(name, value)
-        except InputError as error:
-            return str(error), "Set"
-        return f"Set {name.replace('_', ' ')} to {value:g}", ""
-
-    def make(self, text: str) -> None:
-        """Set the value."""
-        if (given := read_value(text)) is None:
-            return
-        name, value = given
+def typed_value(shell: Shell, text: str) -> Entry | None:
+    """The typed text as a parameter and its value; None if it names none."""
+    if (given := read_value(text)) is None:
+        return None
+    name, value = given
+    label, models = name.replace("_", " "), shell.models
+    try:
         if name in FIELDS:
-            self._shell.window.prompt.set_sampling(name, value)
+            if why_not := reasons(models)["live model"]:
+                raise InputError(f"{why_not[:1].upper()}{why_not[1:]}.")
+            FIELDS[name].check(value)
+            label, do = FIELDS[name].label.lower(), partial(shell.window.prompt.set_sampling, name, value)
         else:
-            self._shell.window.top.cache.choose(self._tuned(name, value))
+            if why_not := _why_not(shell, name):
+                raise InputError(f"The {cache_label(models.status.now.cache)} cache has no {label}: {why_not}.")
+            do = partial(shell.window.top.cache.choose, _tuned(models.status.now.cache, name, value))
+    except InputError as error:
+        return refused(str(error), "Set")
+    return Entry(TYPED, f"Set {label} to {value:g}", do)
 
-    def _tuned(self, name: str, value: float) -> CacheSpec:
-        """The cache in use with another value. Raises `InputError` if that is impossible."""
-        cache = self._shell.models.status.now.cache
-        parameter = _parameter(cache, name)
-        assert parameter is not None
-        number: ParameterValue = value
-        match parameter.kind:
-            case "number" if value != int(value):
-                raise InputError(f"{parameter.label}: give a whole number.")
-            case "number":
-                number = int(value)
-            case "switch":
-                number = bool(value)
-            case "choice":
-                raise InputError(f"{parameter.label}: choose it under Parameters of this cache.")
-        if value > parameter.most:
-            raise InputError(f"{parameter.label}: at most {parameter.most:,}.")
-        given: dict[str, Any] = {name: number}
-        return tuned(cache, **given)
+
+def _tuned(cache: CacheSpec, name: str, value: float) -> CacheSpec:
+    """A cache with another value. Raises `InputError` if that is impossible."""
+    parameter = _parameter(cache, name)
+    assert parameter is not None
+    number: ParameterValue = value
+    match parameter.kind:
+        case "number" if value != int(value):
+            raise InputError(f"{parameter.label}: give a whole number.")
+        case "number":
+            number = int(value)
+        case "switch":
+            number = bool(value)
+        case "choice":
+            raise InputError(f"{parameter.label}: choose it under Parameters of this cache.")
+    if value > parameter.most:
+        raise InputError(f"{parameter.label}: at most {parameter.most:,}.")
+    given: dict[str, Any] = {name: number}
+    return tuned(cache, **given)
 
 
 def read_value(text: str) -> tuple[str, float] | None:
@@ -284,29 +273,22 @@ _PART = re.compile(rf"\s*(?:{_NAMED})\s*(?P<number>\d{{1,12}})[\s,]*", re.IGNORE
 WORDS = {"layer": "layer", "kv_head": "kv head", "position": "token", "channel": "channel", "step": "step"}
 
 
-class TypedPlace:
-    """Interprets the typed text as a place to go to."""
+def typed_place(shell: Shell, text: str) -> Entry | None:
+    """The typed text as a place to go to; None if it is none."""
+    if (place := read_place(text)) is None:
+        return None
+    try:
+        changes = checked(place, shell.models)
+    except InputError as error:
+        return refused(str(error), "Go to")
+    words = place_words(place)
 
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+    def go() -> None:
+        shell.models.selection.update(**changes)
+        shell.window.show_place(place.keys())
+        shell.models.status.notify(SELECTED + words)
 
-    def offer(self, text: str) -> tuple[str, str] | None:
-        """(Where the text leads, ""); or (why there is no such place, "Go to"); None if the text is no place."""
-        if (place := read_place(text)) is None:
-            return None
-        try:
-            checked(place, self._shell.models)
-        except InputError as error:
-            return str(error), "Go to"
-        return f"Go to {place_words(place)}", ""
-
-    def make(self, text: str) -> None:
-        """Select the typed place."""
-        if (place := read_place(text)) is None:
-            return
-        self._shell.models.selection.update(**checked(place, self._shell.models))
-        self._shell.window.show_place(place.keys())
-        self._shell.models.status.notify(SELECTED + place_words(place))
+    return Entry(TYPED, f"Go to {words}", go)
 
 
 def read_place(text: str) -> dict[str, Any] | None:
@@ -372,33 +354,20 @@ def _until(last: int | None) -> str:
     return ": there is none yet." if last is None or last < 0 else f": they are 0 to {thousands(last)}."
 
 
-class TypedEdit:
-    """Interprets the typed text as an edit, if it begins with an edit's name and contains a parameter."""
-
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-
-    def offer(self, text: str) -> tuple[str, str] | None:
-        """(What the edit would do, ""); or (why it is not possible, "Edit"); None if the text is no edit."""
-        verb, _, rest = text.strip().partition(" ")
-        if verb not in FORMS or "=" not in rest:
-            return None
-        if why_not := reasons(self._shell.models)["live steps"]:
-            return why_not.capitalize(), "Edit"
-        try:
-            return f"Edit: {self._edit(text).describe()}", ""
-        except InputError as error:
-            return str(error), "Edit"
-
-    def make(self, text: str) -> None:
-        """Make the typed edit."""
-        self._shell.intents.on_edited(self._edit(text))
-
-    def _edit(self, text: str) -> Edit:
-        models = self._shell.models
-        seq_id = models.selection.now.seq_id
-        num_tokens = models.timeline.num_tokens(seq_id)
+def typed_edit(shell: Shell, text: str) -> Entry | None:
+    """The typed text as an edit, if it begins with an edit's name and contains a parameter; else None."""
+    verb, _, rest = text.strip().partition(" ")
+    if verb not in FORMS or "=" not in rest:
+        return None
+    models = shell.models
+    if why_not := reasons(models)["live steps"]:
+        return refused(why_not.capitalize(), "Edit")
+    seq_id = models.selection.now.seq_id
+    num_tokens = models.timeline.num_tokens(seq_id)
+    try:
         edit = parse_edit(text, seq_id, num_tokens)
         if models.status.now.model is not None:
             edit.check(models.status.now.model.geometry, num_tokens)
-        return edit
+    except InputError as error:
+        return refused(str(error), "Edit")
+    return Entry(TYPED, f"Edit: {edit.describe()}", partial(shell.intents.on_edited, edit))

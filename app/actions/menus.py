@@ -498,22 +498,20 @@ CACHE = (
 
 
 def open_palette(shell: Shell) -> None:
-    from app.actions.finding import TypedEdit, TypedPlace, TypedValue, entries
+    from app.actions.finding import entries, typed_edit, typed_place, typed_value
     from app.window.palette import Palette
 
-    typed = TypedEdit(shell), TypedPlace(shell), TypedValue(shell)
+    typed = [partial(each, shell) for each in (typed_edit, typed_place, typed_value)]
     Palette(entries(shell), shell.window, typed).open_over(shell.window)
 
 
 def open_places(shell: Shell) -> None:
     """Open the palette for a place to go to alone."""
-    from app.actions.finding import TypedPlace
+    from app.actions.finding import typed_place
     from app.window.palette import Palette
 
-    places = "K[2,1,7,13] · token 7 · layer 12 · head 3 · step 40"
-    Palette((), shell.window, (TypedPlace(shell),), places, none="Type a place, such as one of these.").open_over(
-        shell.window
-    )
+    places, none = "K[2,1,7,13] · token 7 · layer 12 · head 3 · step 40", "Type a place, such as one of these."
+    Palette((), shell.window, (partial(typed_place, shell),), places, none).open_over(shell.window)
 
 
 def _walk(name: str, key: str, text: str, do: Callable[[Shell], object]) -> Action:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from itertools import islice
 
 from msgspec import Struct
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QRect, QSize, Qt
@@ -97,14 +97,7 @@ class PaletteDelegate(QStyledItemDelegate):
         painter.drawText(inner, side, right)
 
 
-class Typed(Protocol):
-    """Interprets the typed text as a command of its own, beside the search for entries."""
-
-    def offer(self, text: str) -> tuple[str, str] | None:
-        """(What the text would do, ""); or (why it is not possible, its kind); None if the text is no such command."""
-
-    def make(self, text: str) -> None:
-        """Carry out the typed command."""
+Typed = Callable[[str], Entry | None]  # what a typed text would do by itself, beside the search; None if nothing
 
 
 class Palette(QDialog):
@@ -121,7 +114,8 @@ class Palette(QDialog):
     ) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self._none = none
-        self._entries = {entry.key: entry for entry in entries}
+        self._entries = entries
+        self._listed: dict[str, Entry] = {}  # by key
         self._typed = typed
         self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -155,28 +149,24 @@ class Palette(QDialog):
     def _refresh(self) -> None:
         text = self.line.text()
         self.rows.clear()
-        for typed in self._typed:
-            if (offer := typed.offer(text)) is not None:
-                self.rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
-                break
-        for entry in found(text, self._entries.values()):
+        offered = (offer for typed in self._typed if (offer := typed(text)) is not None)
+        listed = [*islice(offered, 1), *found(text, self._entries)]
+        self._listed = {entry.key: entry for entry in listed}
+        for entry in listed:
             is_enabled = not entry.why_not
             right = entry.shortcut if is_enabled else entry.why_not
             self.rows.appendRow(_row(entry.name, right, entry.key, is_enabled=is_enabled, tip=entry.tip))
-        if not self.rows.rowCount():
+        if not listed:
             self.rows.appendRow(_row(self._none, "", TYPED, is_enabled=False))
         self.list.setCurrentIndex(self.rows.index(0, 0))
 
     def _do(self, index: QModelIndex) -> None:
-        key, text = index.data(KEY_ROLE), self.line.text()
+        key = index.data(KEY_ROLE)
         if key is None or not index.flags() & Qt.ItemFlag.ItemIsEnabled:
             return
         # Close first: otherwise a dialog that the entry opens would be closed with the palette.
         self.close()
-        if key == TYPED:
-            next(typed for typed in self._typed if typed.offer(text) is not None).make(text)
-        else:
-            self._entries[key].do()
+        self._listed[key].do()
 
     def _walk(self, by: int) -> None:
         """Move `by` rows (negative: up) to an enabled row; disabled rows are skipped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.actions.finding import TypedEdit, TypedPlace, TypedValue, action_entries, entries
+from app.actions.finding import action_entries, entries, typed_edit, typed_place, typed_value
 from app.actions.menus import open_palette
 from app.kit.panel_rows import PANELS
 from app.panels.prompt.sampling import SamplingButton
 from app.shell import Shell
-from app.window.palette import NO_MATCH, Entry, Palette, found, rank
+from app.window.palette import NO_MATCH, TYPED, Entry, Palette, found, rank
 from engine.spec.cache import cache_preset
 from engine.wire.commands import SetCache, Step
 from engine.wire.events import StateChanged
@@ -58,19 +59,6 @@ def test_names_go_before_other_words_before_sentences_before_letters(query: str,
     assert rank(query, "Run: Step back", "rewind, previous step", "Show an earlier one") == expected
 
 
-class Typed:
-    """Offers texts that begin with `=`; those that end with `!` are offered as disabled."""
-
-    def __init__(self) -> None:
-        self.made: list[str] = []
-
-    def offer(self, text: str) -> tuple[str, str] | None:
-        return (f"Do {text}", "not now" if text.endswith("!") else "") if text.startswith("=") else None
-
-    def make(self, text: str) -> None:
-        self.made.append(text)
-
-
 def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot: QtBot) -> None:
     done: list[str] = []
     shell.actions.triggered.connect(lambda action: done.append(action.name))
@@ -104,17 +92,24 @@ def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot:
 
 
 def test_a_typed_command_stands_first_and_is_carried_out(shell: Shell, qtbot: QtBot) -> None:
-    typed = Typed()
+    made: list[str] = []
+
+    def typed(text: str) -> Entry | None:
+        """Texts that begin with `=`; those that end with `!` are offered as disabled."""
+        why_not = "not now" if text.endswith("!") else ""
+        do = partial(made.append, text)
+        return Entry(TYPED, f"Do {text}", do, why_not=why_not) if text.startswith("=") else None
+
     palette = Palette((), shell.window, (typed,))
     palette.open_over(shell.window)
     palette.line.setText("=x!")
     first = palette.rows.item(0)
     assert (first.text(), first.isEnabled(), palette.matches()) == ("Do =x!", False, ["typed"])
     qtbot.keyClick(palette.line, Qt.Key.Key_Enter)
-    assert (typed.made, palette.isVisible()) == ([], True)
+    assert (made, palette.isVisible()) == ([], True)
     palette.line.setText("=x")
     qtbot.keyClick(palette.line, Qt.Key.Key_Enter)
-    assert (typed.made, palette.isVisible()) == (["=x"], False)
+    assert (made, palette.isVisible()) == (["=x"], False)
 
 
 def test_a_panel_is_found_by_its_name_and_shown_wherever_it_is(shell: Shell, qtbot: QtBot) -> None:
@@ -222,18 +217,20 @@ def test_a_typed_place_is_gone_to(
 
 
 def test_a_typed_step_is_shown_and_a_place_that_is_not_there_says_what_is(running: Shell) -> None:
-    place = TypedPlace(running)
-    place.make("step 4")
+    place = partial(typed_place, running)
+    entry = place("step 4")
+    assert entry is not None
+    entry.do()
     assert running.models.selection.now.step == 4
-    said = {text: place.offer(text) for text in ("layer 99", "K[0,99]", "token 999", "K[0,0,0,999]", "step 999")}
-    assert [offer and offer[0] for offer in said.values()] == [
+    said = {text: place(text) for text in ("layer 99", "K[0,99]", "token 999", "K[0,0,0,999]", "step 999")}
+    assert [entry and entry.name for entry in said.values()] == [
         f"There is no layer 99: they are 0 to {samples.LAYERS - 1}.",
         "Layer 0 has no kv head 99: they are 0 to 3.",
         f"There is no token 999: they are 0 to {running.models.timeline.num_tokens(0, 4) - 1}.",
         "A row has no channel 999: they are 0 to 31.",
         "There is no step 999: they are 0 to 20.",
     ]
-    assert all(place.offer(text) is None for text in ("", "layer", "K", "K[]", "K[a]", "step back", "K[1,2,3,4,5]"))
+    assert all(place(text) is None for text in ("", "layer", "K", "K[]", "K[a]", "step back", "K[1,2,3,4,5]"))
 
 
 def open_sampling(shell: Shell) -> QWidget:
@@ -268,7 +265,7 @@ def test_a_key_of_the_window_acts_while_something_small_is_open_above_it(
 
 def test_why_what_was_typed_is_not_possible_is_told_to_its_end(running: Shell) -> None:
     """A name takes one line, and a sentence as many as it needs."""
-    palette = Palette((), running.window, (TypedEdit(running),))
+    palette = Palette((), running.window, (partial(typed_edit, running),))
     heights = []
     for text in ("zero pos=1:3", "zero pos=900000:950000"):
         palette.line.setText(text)
@@ -278,24 +275,32 @@ def test_why_what_was_typed_is_not_possible_is_told_to_its_end(running: Shell) -
 
 
 def test_a_typed_value_is_set(running: Shell, engine: FakeEngine) -> None:
-    value = TypedValue(running)
-    assert value.offer("temperature 0.8") == ("Set temperature to 0.8", "")
-    value.make("temperature 0.8")
+    def offered(text: str) -> tuple[str, str] | None:
+        entry = typed_value(running, text)
+        return None if entry is None else (entry.name, entry.why_not)
+
+    def do(text: str) -> None:
+        entry = typed_value(running, text)
+        assert entry is not None
+        entry.do()
+
+    assert offered("temperature 0.8") == ("Set temperature to 0.8", "")
+    do("temperature 0.8")
     turn(running)
     assert running.window.prompt.sampling.temperature == 0.8
-    assert value.offer("temperature 9") == ("Temperature is a number from 0 to 5, not 9.", "Set")
-    offer = value.offer("budget 64")
+    assert offered("temperature 9") == ("Temperature is a number from 0 to 5, not 9.", "Set")
+    offer = offered("budget 64")
     assert offer is not None
     assert offer[0].startswith("The Growing cache has no budget: choose H2O, ")
     engine.status = replace(engine.status, cache=cache_preset("h2o").spec)
     engine.emit(StateChanged(engine.status))
     turn(running)
-    assert value.offer("budget 64") == ("Set budget to 64", "")
-    value.make("budget 64")
+    assert offered("budget 64") == ("Set budget to 64", "")
+    do("budget 64")
     turn(running)
     assert [command.cache.retention.budget for command in engine.of(SetCache)] == [64]
-    assert value.offer("budget of 64") is None
-    wrong = value.offer("budget 0.5")
+    assert offered("budget of 64") is None
+    wrong = offered("budget 0.5")
     assert wrong == ("Rows kept per head: give a whole number.", "Set")
 
 
