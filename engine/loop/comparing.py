@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import StartComparison
+from engine.wire.commands import EndComparison, StartComparison
 from engine.wire.comparison import ComparedStep, ComparisonEnded, ComparisonScanned, OtherStep
 from engine.wire.pictures import Picture, PictureRequest, Side
 
@@ -128,8 +128,9 @@ class Comparing:
         """Have the other side catch up and report each step. One step is always made; before every further one waiting
         commands go first. Raises `Cancelled` if a command interrupts a prefill."""
         is_first, work = True, self._reporter.work
+        check = partial(self._inbox.check_uninterrupted, StartComparison, EndComparison)
         try:
-            for found in comparison.catch_up(self._inbox.check_other_uninterrupted):
+            for found in comparison.catch_up(check):
                 if not isinstance(found, tuple):
                     self._is_scanned = False
                     self._newest = found

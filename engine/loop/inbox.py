@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from engine.errors import Cancelled, InputError
 from engine.wire import events
-from engine.wire.commands import Cancel, EndComparison, Run, SetPace, Shutdown, StartComparison, Step, SubmitPrompt
+from engine.wire.commands import Cancel, Run, SetPace, Shutdown, Step, SubmitPrompt
 from engine.wire.events import Done, Event, word_of_cancelled
 from engine.wire.message import Command
 
@@ -96,11 +96,6 @@ class Inbox:
         self._collect()
         if any(command.facts.interrupts or isinstance(command, further) for command in self._waiting):
             raise Cancelled
-
-    def check_other_uninterrupted(self) -> None:
-        """As `check_uninterrupted`, for the prefill of the other run of a comparison, which commands on the comparison
-        interrupt as well."""
-        self.check_uninterrupted(StartComparison, EndComparison)
 
     @property
     def has_waiting(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import Cancelled, InputError
+from engine.errors import Cancelled, InputError, Progress
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.cache import cache_label
@@ -39,7 +39,7 @@ class MeasurementRunner:
 
     def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
         self._reporter, self._inbox = reporter, inbox
-        self._trial: tuple[WhatIf, Iterator[tuple[int, int] | WhatIfAnswer]] | None = None
+        self._trial: tuple[WhatIf, Iterator[Progress | WhatIfAnswer]] | None = None
 
     @property
     def is_trying(self) -> bool:
@@ -73,7 +73,7 @@ class MeasurementRunner:
 
         self._answer("Removing rows, one after the other", regret(session, command))
 
-    def _answer(self, label: str, pieces: Iterator[tuple[int, int] | Answer]) -> None:
+    def _answer(self, label: str, pieces: Iterator[Progress | Answer]) -> None:
         """Run a measurement and answer it; raises `Cancelled` if it is cancelled."""
         if (answer := self._reporter.follow(label, pieces)) is not None:
             self._reporter.reply(answer)

@@ -15,6 +15,7 @@ from engine.errors import (
     DeviceLost,
     InputError,
     Memory,
+    Progress,
     clear_frames,
     first_line,
     is_of_device,
@@ -214,7 +215,7 @@ class Reporter:
     def follow(
         self,
         label: str,
-        pieces: Iterator[tuple[int, int] | Found],
+        pieces: Iterator[Progress | Found],
         *,
         is_mostly_short: bool = False,
         counts_bytes: bool = False,

@@ -112,14 +112,15 @@ class CacheFormula:
         self._evicting = () if spec.retention.keeps_all else layers_that_evict(geometry)
 
     @cached_property
-    def kinds(self) -> tuple[Hashable, ...]:
-        """A key for each layer; layers with equal keys take the same bytes if they hold the same tokens."""
-        by_layer = self.spec.retention.differs_by_layer
+    def kinds(self) -> tuple[int, ...]:
+        """A number for each layer; layers with equal numbers take the same bytes if they hold the same tokens."""
+        by_layer, found = self.spec.retention.differs_by_layer, dict[Hashable, int]()
         numbers = {index: index if by_layer else 0 for index in self._evicting}
-        return tuple(
+        keys = (
             (structs.replace(la, index=0), self.spec.codec.at(la.index), numbers.get(la.index))
             for la in self.geometry.layers
         )
+        return tuple([found.setdefault(key, len(found)) for key in keys])
 
     @cached_property
     def without_loss(self) -> CacheFormula | None:

@@ -106,7 +106,7 @@ class Session:
     def _begin_step(self, check: Check | None) -> None:
         self.kept.trim()
         # before the step, since a failed step could not undo it
-        if self.history.next_step % BOUND_EVERY == 0:
+        if self.history.next_step % BOUND_EVERY == 0 and sum(c.lost_bytes for c in self.live.caches) > LOST_BYTES:
             self.live.bound_lost_rows(LOST_BYTES + self.bytes().stored // LOST_PART)
         self.restorer.fill_emptied(check)
 
