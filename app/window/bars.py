@@ -15,7 +15,7 @@ from app.kit.reader import EACH_STEP, SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import Themed, current_theme, font_fixed, font_text, icon
 from app.kit.widgets import ActionButton, Opaque, column, plain_tip, row, steady
 from app.models import Models
-from app.models.sequence_status import SequenceStatus, selected_info, sequence_status
+from app.models.sequence_status import selected_info, sequence_status
 from app.panels.timeline import TimelineBar
 from app.window.phase_bar import PhaseBar
 from app.window.selectors import CacheSelector, ModelSelector
@@ -27,24 +27,19 @@ from engine.wire.records import EditMade
 BACK, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 
 
-class Remedies(Reader[SequenceStatus], QPushButton):
-    """Visible only while the selected sequence is full. Signal: `prompt_wanted()`; the other entries are actions."""
-
-    follows = (STATUS, SELECTION)
-    reads_while_hidden = True
+class Remedies(QPushButton):
+    """What can be done with a sequence that is full. Signal: `prompt_wanted()`; the other entries are actions."""
 
     prompt_wanted = Signal()
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
-        self._actions = actions
+        self._models, self._actions = models, actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
         self.setText("Go on…")
         self.setAccessibleName("What to do now that it is full")
         self.clicked.connect(self._on_clicked)
-        self.hide()  # otherwise showing the window would show it as well
-        self.follow(models)
 
     def fill(self) -> QMenu:
         """Fill the menu with what is possible now; returns it."""
@@ -66,14 +61,6 @@ class Remedies(Reader[SequenceStatus], QPushButton):
 
     def _on_clicked(self) -> None:
         self.fill().popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
-
-    def read(self) -> SequenceStatus:
-        return sequence_status(self._models)
-
-    def show_state(self, state: SequenceStatus) -> None:
-        self.setToolTip(plain_tip(state.why))
-        if self.isHidden() == state.is_full:
-            self.setVisible(state.is_full)
 
 
 class SizeShown(Struct, frozen=True):
@@ -188,9 +175,9 @@ class TopBar(QWidget):
         self.cache = CacheSelector(models, actions)
         self.size_of_cache = CacheSize(models)
         self.transport = TransportBar(models, actions)
-        self.counter = StepCounter(models)
-        self.earlier = EarlierStepButtons(models, actions)
+        self.earlier = EarlierStepButtons(actions)
         self.remedies = Remedies(models, actions)
+        self.counter = StepCounter(models, self.earlier, self.remedies)
         self.setFixedHeight(TOP_BAR_HEIGHT)
         before = Selectors(self.model, self.cache, self.size_of_cache)
         after = self._after(self.earlier, self.remedies, self.counter)
@@ -364,13 +351,16 @@ class TransportBar(Reader[bool], Themed, QWidget):
 
 
 class StepShown(Struct, frozen=True):
-    """Step `shown` of `total`, and the sequence's status: its words, the colour role of its dot, and why."""
+    """Step `shown` of `total`, and the sequence's status: its words, the colour role of its dot, why, and whether it is
+    full. `is_earlier`: the step is not the live one."""
 
     shown: str
     total: str
     words: str
     role: str
     why: str
+    is_full: bool
+    is_earlier: bool
 
     @property
     def pieces(self) -> tuple[str, str, str, str]:
@@ -379,13 +369,15 @@ class StepShown(Struct, frozen=True):
 
 
 class StepCounter(Reader[StepShown], Opaque, QWidget):
-    """Shows "step n / m" and a dot with the sequence's status: live, running, full, looking back. It never moves."""
+    """Shows "step n / m" and a dot with the sequence's status: live, running, full, looking back. It never moves. The
+    buttons beside it are visible only while an earlier step is shown, or the sequence is full."""
 
     follows = (STATUS, SELECTION, EACH_STEP, STEPS)
     reads_while_hidden = True  # so that its width is right when it is shown
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, earlier: QWidget, remedies: QWidget) -> None:
         super().__init__()
+        self._earlier, self._remedies = earlier, remedies
         self._room = 0
         self._number, self._text = TextPainter(font_fixed(13.5, QFont.Weight.DemiBold)), TextPainter(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
@@ -403,7 +395,8 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         words = now.words
         if self._is_edit(shown):
             words = {"live": "live · edited", "looking back": "at an edit"}.get(words, words)
-        return StepShown(total if step is None else thousands(step), total, words, now.role, now.why)
+        number = total if step is None else thousands(step)
+        return StepShown(number, total, words, now.role, now.why, now.is_full, step is not None)
 
     def _is_edit(self, node: int | None) -> bool:
         """Whether a node is that of an edit, which has a number of its own."""
@@ -411,8 +404,11 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         return added is not None and any(isinstance(change, EditMade) for change in added.node.changes)
 
     def show_state(self, state: StepShown) -> None:
-        self.setToolTip(plain_tip(state.why))
+        for each in (self, self._remedies):
+            each.setToolTip(plain_tip(state.why))
         self.setAccessibleName(" ".join(piece for piece in state.pieces if piece))
+        self._earlier.setVisible(state.is_earlier)
+        self._remedies.setVisible(state.is_full)
         self._fit(state)
         self.update()
 
@@ -451,29 +447,18 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         return ink.right(painter, right, self.height() / 2, text)
 
 
-class EarlierStepButtons(Reader[bool], QWidget):
-    """The buttons Go on here and Back to live; visible only while an earlier step is shown."""
+class EarlierStepButtons(QWidget):
+    """The buttons Go on here and Back to live."""
 
-    follows = (SELECTION,)
-    reads_while_hidden = True
-
-    def __init__(self, models: Models, actions: Actions) -> None:
+    def __init__(self, actions: Actions) -> None:
         super().__init__()
         self._buttons = [ActionButton(words, actions[name]) for name, words, _ in RETURNS]
         for button in self._buttons:
             # A click hides the button; without this the focus would move to some other widget.
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         row(*self._buttons, spacing=7, on=self)
-        self.follow(models)
 
     def show_brief(self, is_brief: bool) -> None:
         """Show the short words on the buttons, or the whole ones."""
         for button, (_, words, brief) in zip(self._buttons, RETURNS, strict=True):
             button.setText(brief if is_brief else words)
-
-    def read(self) -> bool:
-        """Whether an earlier step is shown."""
-        return self._models.selection.now.step is not None
-
-    def show_state(self, state: bool) -> None:
-        self.setVisible(state)
