@@ -32,16 +32,15 @@ MAX_COUNTED_CHARS = 100_000
 
 
 class PromptText(Struct, frozen=True):
-    """The editor's content and what is known of it: its token `ids` once they are counted, the `refusal` if there are
-    none, and the `limit` of tokens for model and cache. `by_ids`: the content is token ids; `is_shortened`: only its
-    beginning is shown."""
+    """The editor's content in a `mode` and what is known of it: its token `ids` once they are counted, the `refusal` if
+    there are none, and the `limit` of tokens for model and cache. `is_shortened`: only its beginning is shown."""
 
     content: str
     ids: tuple[int, ...] | None
     refusal: str
     limit: int | None
-    by_ids: bool
-    is_shortened: bool
+    mode: str
+    is_shortened: bool = False
 
     @property
     def excess(self) -> int:
@@ -49,18 +48,36 @@ class PromptText(Struct, frozen=True):
         return 0 if self.ids is None or self.limit is None else max(0, len(self.ids) - self.limit)
 
     @property
-    def is_wrong(self) -> bool:
-        return bool(self.excess or (self.refusal and not self.is_empty))
+    def count(self) -> str:
+        """The number of tokens; with + if only the beginning of the text was counted."""
+        more = "+" if len(self.content) > MAX_COUNTED_CHARS else ""
+        return "" if self.ids is None else f"{thousands(len(self.ids))}{more}"
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing was written yet, which is not shown as an error."""
-        return not self.content.strip()
+    def problem(self) -> str:
+        """Why the prompt cannot be sent, and what to do; empty if it can."""
+        if self.refusal or not self.content:
+            return self.refusal or "type a prompt first"
+        most = thousands(self.limit or 0)
+        remedy = "take out turns at the beginning, or begin anew"
+        if self.mode != CHAT:
+            remedy = f"shorten it, or send the first {most}"
+        too_many = f"{self.count} tokens are more than the {most} that there is room for: {remedy}"
+        return too_many if self.excess else ""
 
     @property
-    def is_random(self) -> bool:
-        """Whether the content asks for random tokens."""
-        return is_random(self.content)
+    def detail(self) -> str:
+        """The text after the title: how many tokens there are, and how many fit."""
+        words = []
+        if self.ids is not None and self.limit is not None:
+            words.append(f"{self.count} of {counted(self.limit, 'token')}")
+            if is_random(self.content):
+                words.append("random")
+        elif self.mode == IDS:
+            words.append("token ids")
+        if self.is_shortened:
+            words.append(f"{thousands(len(self.content))} characters, shown in part, sent whole")
+        return " · ".join(words)
 
 
 class PromptState(Struct, frozen=True):
@@ -81,79 +98,27 @@ class PromptState(Struct, frozen=True):
     can_draw_random: bool
 
 
-def prompt_state(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bool) -> PromptState:
+def prompt_state(text: PromptText, now: str, send_key: str, *, is_greedy: bool) -> PromptState:
     """Everything around the editor; `now` is the progress of a prompt that is being read, empty if there is none."""
-    is_refused = bool(text.refusal) and not now and not text.is_empty
+    is_refused = bool(text.refusal and text.content.strip()) and not now  # nothing written yet is no error
+    is_wrong = is_refused or (bool(text.excess) and not now)
+    problem = text.problem
+    brief = "" if now or text.ids is None or text.limit is None else f"{text.count}/{thousands(text.limit)}"
+    what = "Token ids: 40977 33717 …\nor [40977, 33717]" if text.mode == IDS else "Type a beginning…"
     return PromptState(
-        detail=text.refusal if is_refused else now or detail(text),
-        brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),
-        is_wrong=text.is_wrong and not now,
+        detail=text.refusal if is_refused else now or text.detail,
+        brief={IDS: "no token ids", CHAT: "not yet"}.get(text.mode, "no tokens") if is_refused else brief,
+        is_wrong=is_wrong,
         is_excess=bool(text.excess) and not text.refusal,
-        problem=problem(text, mode),
-        warning=sentence(problem(text, mode)) if text.is_wrong and not now else "",
-        invitation=invitation(text.by_ids, send_key),
-        has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect
+        problem=problem,
+        warning=f"{problem[:1].upper()}{problem[1:].rstrip('.')}." if is_wrong and problem else "",
+        invitation=f"{what}\n{send_key} sends it" if send_key else what,
+        has_seed=not is_greedy or is_random(text.content),  # otherwise the seed has no effect
         can_clear=text.is_shortened,
         limit=text.limit or 0,
-        can_send_first=bool(text.excess) and mode != CHAT,  # its newest turn would be cut off
-        can_draw_random=text.by_ids,
+        can_send_first=bool(text.excess) and text.mode != CHAT,  # its newest turn would be cut off
+        can_draw_random=text.mode == IDS,
     )
-
-
-def count(text: PromptText) -> str:
-    """The number of tokens; with + if only the beginning of the text was counted."""
-    more = "+" if len(text.content) > MAX_COUNTED_CHARS else ""
-    return "" if text.ids is None else f"{thousands(len(text.ids))}{more}"
-
-
-def problem(text: PromptText, mode: str) -> str:
-    """Why the prompt cannot be sent, and what to do; empty if it can."""
-    if text.refusal:
-        return text.refusal
-    if not text.content:
-        return "type a prompt first"
-    if text.excess and mode == CHAT:
-        words = "{} tokens are more than the {} that there is room for: take out turns at the beginning, or begin anew"
-        return words.format(count(text), thousands(text.limit or 0))
-    if text.excess:
-        words = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
-        return words.format(count(text), thousands(text.limit or 0))
-    return ""
-
-
-def sentence(words: str) -> str:
-    """A few words as a sentence, with a capital letter and a full stop."""
-    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""
-
-
-def detail(text: PromptText) -> str:
-    """The text after the title: how many tokens there are, and how many fit."""
-    words = []
-    if text.ids is not None and text.limit is not None:
-        words.append(f"{count(text)} of {counted(text.limit, 'token')}")
-        if text.is_random:
-            words.append("random")
-    elif text.by_ids:
-        words.append("token ids")
-    if text.is_shortened:
-        words.append(f"{thousands(len(text.content))} characters, shown in part, sent whole")
-    return " · ".join(words)
-
-
-def brief_count(text: PromptText) -> str:
-    """The same where there is no space for words: `8/1,024`."""
-    return "" if text.ids is None or text.limit is None else f"{count(text)}/{thousands(text.limit)}"
-
-
-def brief_refusal(mode: str) -> str:
-    """What is wrong, where there is no space for the reason."""
-    return {IDS: "no token ids", CHAT: "not yet"}.get(mode, "no tokens")
-
-
-def invitation(by_ids: bool, send_key: str) -> str:
-    """The placeholder of an empty editor."""
-    what = "Token ids: 40977 33717 …\nor [40977, 33717]" if by_ids else "Type a beginning…"
-    return f"{what}\n{send_key} sends it" if send_key else what
 
 
 class Drafts:
@@ -546,8 +511,8 @@ class PromptPanel(View[PromptState]):
         written = CHAT if self.chat.is_begun else ""
         content, is_shortened = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_shortened)
         refusal = "" if self._models.status.has_file else self.tokens.refusal  # tokens are not counted for a file
-        text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_shortened)
-        shown = prompt_state(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
+        text = PromptText(content, self.tokens.ids, refusal, self._limit, mode, is_shortened)
+        shown = prompt_state(text, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions themselves say that there is no model
             return replace(shown, problem="", warning="", can_draw_random=False)
         return replace(shown, can_draw_random=shown.can_draw_random and model.geometry.vocab_size is not None)

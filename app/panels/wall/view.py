@@ -566,6 +566,13 @@ def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int) -> It
         yield replace(row, name=geometry.layer_label(row.layer))
 
 
+def layer_lines(picture: WallPicture | None, layer: int) -> list[str]:
+    """What is known of the numbers of a layer, and of its rows."""
+    if picture is None:
+        return []
+    return [words for words in (draw.magnitude_words(picture, layer), layer_rows_words(picture, layer)) if words]
+
+
 # ---- the panel -------------------------------------------------------------------------------------------------------
 
 
@@ -700,8 +707,7 @@ class WallView(View[WallState]):
         lines = [text]
         if small is not None:
             layer, kv_head, seq_id = small.layer, small.kv_head // self._shared(small.layer), self._shown_seq_id
-            if picture is not None:
-                lines += [draw.magnitude_words(picture, layer), layer_rows_words(picture, layer)]
+            lines += layer_lines(picture, layer)
             if position is not None:
                 lines.append(words_at(self._models, position, layer, kv_head, self._lens, seq_id=seq_id))
             lines += tip_lines(self._models.bookmarks.on_heads(seq_id).get((layer, small.kv_head)))
@@ -712,9 +718,7 @@ class WallView(View[WallState]):
         """Say in a tooltip what the name of a layer or head, and the number below it, stand for."""
         picture = self._models.pictures.wall
         if layer is not None:
-            lines = [layer_words(self._models, layer).capitalize()]
-            if picture is not None:
-                lines += [draw.magnitude_words(picture, layer), layer_rows_words(picture, layer)]
+            lines = [layer_words(self._models, layer).capitalize(), *layer_lines(picture, layer)]
             if picture is not None and layer in draw.times_range(picture):
                 lines.append("Below the name: its largest value as a multiple of its colour range.")
         elif head is not None and (picture is None or picture.layers):
@@ -804,8 +808,7 @@ class WallView(View[WallState]):
     def describe(self, state: WallState) -> None:
         if (picture := state.picture) is not None:
             lines = (
-                f"{layer_label(self._models, layer)}: {draw.magnitude_words(picture, layer)}"
-                + (f" · {rows}" if (rows := layer_rows_words(picture, layer)) else "")
+                f"{layer_label(self._models, layer)}: {' · '.join(layer_lines(picture, layer))}"
                 for layer in picture.layers
             )
             self.canvas.setAccessibleDescription("\n".join(lines))

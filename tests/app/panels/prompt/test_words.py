@@ -6,26 +6,26 @@ import pytest
 
 from app.panels.prompt.view import IDS, TEXT, PromptText, prompt_state
 
-FITS = PromptText("abc", (1, 2, 3), "", 8, False, False)
-EXCEEDS = PromptText("abc", tuple(range(9)), "", 8, False, False)
-REFUSED = PromptText("abc", None, "no tokens: 'abc' is no id", 8, True, False)
+FITS = PromptText("abc", (1, 2, 3), "", 8, TEXT)
+EXCEEDS = PromptText("abc", tuple(range(9)), "", 8, TEXT)
+REFUSED = PromptText("abc", None, "no tokens: 'abc' is no id", 8, IDS)
 READING = "reading 5 of 9"
 
 
 @pytest.mark.parametrize(
-    ("text", "mode", "now", "detail", "brief", "is_wrong"),
+    ("text", "now", "detail", "brief", "is_wrong"),
     [
-        (FITS, TEXT, "", "3 of 8 tokens", "3/8", False),
-        (EXCEEDS, TEXT, "", "9 of 8 tokens", "9/8", True),
-        (EXCEEDS, TEXT, READING, READING, "", False),
-        (REFUSED, IDS, "", "no tokens: 'abc' is no id", "no token ids", True),
-        (REFUSED, IDS, READING, READING, "", False),
+        (FITS, "", "3 of 8 tokens", "3/8", False),
+        (EXCEEDS, "", "9 of 8 tokens", "9/8", True),
+        (EXCEEDS, READING, READING, "", False),
+        (REFUSED, "", "no tokens: 'abc' is no id", "no token ids", True),
+        (REFUSED, READING, READING, "", False),
     ],
 )
 def test_the_title_says_what_is_wrong_unless_a_prompt_is_read(
-    text: PromptText, mode: str, now: str, detail: str, brief: str, is_wrong: bool
+    text: PromptText, now: str, detail: str, brief: str, is_wrong: bool
 ) -> None:
-    found = prompt_state(text, mode, now, "", is_greedy=True)
+    found = prompt_state(text, now, "", is_greedy=True)
     assert (found.detail, found.brief, found.is_wrong) == (detail, brief, is_wrong)
     assert bool(found.problem) == (text is not FITS), "it cannot be sent, whatever is read meanwhile"
     assert (found.has_seed, found.can_send_first, found.can_draw_random) == (False, text is EXCEEDS, text is REFUSED)
