@@ -181,11 +181,12 @@ class TellsPlaces:
 
 
 class ElidedLabel(Opaque, QLabel):
-    """One line of plain text that is shortened by whole words where it does not fit."""
+    """One line of plain text that is shortened by whole words where it does not fit; the whole text is then its tool
+    tip, unless it was given another."""
 
     def __init__(self, font: QFont | None = None, role: TextRole | None = None) -> None:
         super().__init__()
-        self._text = self.brief = self._more = ""
+        self._text = self.brief = self._more = self._told = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
         _dress(self, font, role)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
@@ -203,9 +204,12 @@ class ElidedLabel(Opaque, QLabel):
             self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        if self.brief or self._more:
+        has_more = bool(self.brief or self._more)  # the painted text may be the brief one
+        if has_more or self.toolTip() == self._told:
+            is_cut = self.fontMetrics().horizontalAdvance(self._text) > self.contentsRect().width()
             whole = "\n".join(filter(None, (self._text, self._more)))
-            self.setToolTip(plain_tip(whole))  # the whole text, as the painted one may be the brief one
+            self._told = plain_tip(whole) if has_more or is_cut else ""
+            self.setToolTip(self._told)
         super().enterEvent(event)
 
     def text(self) -> str:

@@ -41,7 +41,6 @@ from app.kit.widgets import (
     holder,
     on_change,
     plain_label,
-    plain_tip,
     push_button,
     row,
     set_text_role,
@@ -462,7 +461,6 @@ class DamageView(AskingView[DamageState]):
             self._show_picture(state, found)
         self.formula.setVisible(not state.is_low)
         self.formula.setText(state.formula)
-        self.formula.setToolTip(plain_tip(state.formula))
         self.facts.setVisible(found is not None and not is_plan and not state.is_low)
         self.facts.show_facts(numbers(found) if found is not None else ())
         self.why.setText(state.refusal)

@@ -423,7 +423,6 @@ class EvictedView(AskingView[EvictedState]):
         rule = (regret.request.cache if regret is not None else PRESETS[state.rule].spec).retention.row
         score = f"score: {rule.score}; its rank, mean of layers and heads" if rule is not None else ""
         self.note.setText("  ".join(filter(None, (self.rebuilt_words(regret), score))))
-        self.note.setToolTip(plain_tip(self.note.text()))
 
     def _summary(self, regret: Regret) -> str:
         """A short form of the answer, for the title strip."""
@@ -452,7 +451,6 @@ class EvictedView(AskingView[EvictedState]):
         steps = when_evicted(of_token, layers, self._num_heads(shown))
         logged = logged_in(shown, now.layer, now.kv_head)
         self.headline.setText(self._head_words(record, mine, latest, steps))
-        self.headline.setToolTip(plain_tip(self.headline.text()))
         self._show_rule(shown[0])
         self.heads.show_heads(layers, steps, (now.layer, now.kv_head), is_certain=not self._gap(record))
         selected = now.position if mine else None
@@ -531,8 +529,6 @@ class EvictedView(AskingView[EvictedState]):
         else:
             self.rule.setText(f"{rule.label}: {record.cache.retention.summary}")
             self.formula.setText(f"{rule.formula}, the lowest go first · {rule.paper}")
-        for label in (self.rule, self.formula):
-            label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}".rstrip()))
 
     def _score_words(self, logged: LoggedEviction | None, position: int | None) -> str:
         now = self._models.selection.now

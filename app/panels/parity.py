@@ -19,7 +19,7 @@ from app.kit.fields import SmallBox
 from app.kit.plot import Plot, pointed_key, step_chart
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
-from app.kit.widgets import ElidedLabel, LinkButton, column, plain_tip, set_text_role
+from app.kit.widgets import ElidedLabel, LinkButton, column, set_text_role
 from app.models import Models
 from engine.counted import counted
 from engine.spec.cache import PRESETS, CacheSpec, cache_label
@@ -165,7 +165,6 @@ class ParityView(AskingView[ParityShown]):
         self.show_choices(not state.is_stacked)
         self.verdict.setText(self._verdict_words(report))
         self.numbers.setText(self._number_words(report, self._num_newer(report)))
-        self.numbers.setToolTip(plain_tip(self.numbers.text()))
         roles: dict[str, TextRole] = {"within rounding": "good", "departs": "bad"}
         set_text_role(self.verdict, roles.get(report.verdict, "warning"))
         self._show_place(report)

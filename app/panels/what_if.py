@@ -35,7 +35,6 @@ from app.kit.widgets import (
     holder,
     on_change,
     plain_label,
-    plain_tip,
     push_button,
     row,
     set_text_role,
@@ -478,7 +477,6 @@ class WhatIfView(MeasuringView[Tried]):
         rebuilt = self.rebuilt_words(answer)
         parts = (rebuilt, answer.note, coded, milliseconds(answer.took_ms))
         self.foot.setText("  ".join(part for part in parts if part))
-        self.foot.setToolTip(plain_tip(self.foot.text()))
 
     def _tell_winner(self, answer: WhatIfAnswer) -> None:
         before, after = winners(answer)

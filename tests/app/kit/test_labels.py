@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import QPointF
+from PySide6.QtGui import QEnterEvent
 from pytestqt.qtbot import QtBot
 
 from app.kit import widgets
 from app.kit.theme import load_fonts
-from app.kit.widgets import DotLabel
+from app.kit.widgets import DotLabel, ElidedLabel
 
 
 def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +36,19 @@ def test_a_source_without_room_says_its_step(qtbot: QtBot, monkeypatch: pytest.M
 def test_a_width_follows_a_text_without_following_every_digit(needed: int, width: int) -> None:
     assert widgets.SLACK == 24
     assert widgets.steady(100, needed) == width
+
+
+def test_a_text_that_is_cut_is_told_whole_to_who_points_there(qtbot: QtBot) -> None:
+    label, text = ElidedLabel(), "words that are longer than the label is wide"
+    qtbot.addWidget(label)
+
+    def tip(width: int) -> str:
+        label.resize(width, 20)
+        label.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
+        return label.toolTip()
+
+    label.setText(text)
+    assert text in tip(60)
+    assert tip(900) == "", "nothing of it is missing"
+    label.setToolTip("what it means")
+    assert tip(60) == "what it means"
