@@ -34,13 +34,20 @@ _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
 
 class ColumnHead(Struct, frozen=True):
     """A column: its heading and what it means, whether it contains words (aligned left) or numbers (right), its
-    greatest width in pixels, and whether it takes the remaining width and shrinks where there is too little."""
+    greatest width in pixels, whether it takes the remaining width and shrinks where there is too little, and the width
+    of the panel from which on it is shown."""
 
     text: str
     tip: str = ""
     is_words: bool = False
     most: float = 400.0
     takes_rest: bool = False
+    from_width: int = 0
+
+
+def fitting(heads: Sequence[ColumnHead], width: int) -> tuple[int, ...]:
+    """The numbers of the columns that a panel of that width shows."""
+    return tuple(number for number, head in enumerate(heads) if width >= head.from_width)
 
 
 def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) -> list[ColumnHead]:
@@ -236,9 +243,16 @@ class CellTable(QTableView):
         super().keyPressEvent(event)
 
     def show_cells(
-        self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]], keys: Sequence[Any] | None = None
+        self,
+        heads: Sequence[ColumnHead],
+        rows: Sequence[Sequence[TableCell]],
+        keys: Sequence[Any] | None = None,
+        columns: Sequence[int] | None = None,
     ) -> None:
-        """Show headings and rows; the scroll position stays. Rows beyond the `keys` cannot be chosen."""
+        """Show headings and rows, or some `columns` of them alone; the scroll position stays. Rows beyond the `keys`
+        cannot be chosen."""
+        if columns is not None:
+            heads, rows = [heads[n] for n in columns], [[row[n] for n in columns] for row in rows]
         self._keys = range(len(rows)) if keys is None else keys
         if any(head.takes_rest for head in heads):
             self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

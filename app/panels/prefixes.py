@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QComboBox, QLineEdit
 
 from app.draw.format import age_words, byte_size, thousands
 from app.kit.asking import AnswerView, source_of
-from app.kit.cells import CellTable, ColumnHead, TableCell
+from app.kit.cells import CellTable, ColumnHead, TableCell, fitting
 from app.kit.provenance import Provenance
 from app.kit.widgets import connect_all, prose
 from app.models import Models
@@ -18,18 +18,16 @@ from engine.wire.serving import PrefixRow, PrefixTree, TakePrefixTree
 HEADS = (
     ColumnHead("text", "The first tokens of blocks that nothing branches off; indented: what follows the row above",
                is_words=True, takes_rest=True),
-    ColumnHead("from", "The place of its first token in a prompt; ? where what precedes it is not known"),
+    ColumnHead("from", "The place of its first token in a prompt; ? where what precedes it is not known",
+               from_width=560),
     ColumnHead("tokens", "Tokens in it"),
-    ColumnHead("behind", "Tokens in it and in all that follows it"),
-    ColumnHead("bytes", "Bytes of K and V behind it; by the config in the tokenizer's folder"),
+    ColumnHead("behind", "Tokens in it and in all that follows it", from_width=430),
+    ColumnHead("bytes", "Bytes of K and V behind it; by the config in the tokenizer's folder", from_width=560),
     ColumnHead("age", "Since its first block was stored, by the server's clock"),
     ColumnHead("tier", "The memory that its first block is in", is_words=True),
-    ColumnHead("salt", "The cache salt, adapter, picture or rank that sets it apart", is_words=True, most=150),
+    ColumnHead("salt", "The cache salt, adapter, picture or rank that sets it apart", is_words=True, most=150,
+               from_width=430),
 )  # fmt: skip
-_BY_WIDTH = (
-    (430, ("from", "bytes", "behind", "salt")),
-    (560, ("from", "bytes")),
-)  # columns that narrow panels leave out
 _OF_SERVERS = "tier", "salt"  # a session's own pages are all in one memory, and of one kind
 OWN = "This session"
 
@@ -37,7 +35,7 @@ OWN = "This session"
 class PrefixesState(Struct, frozen=True):
     tree: PrefixTree
     source: Provenance
-    leaves_out: tuple[str, ...]
+    columns: tuple[int, ...]
 
 
 def cells_of(row: PrefixRow, bytes_per_token: int) -> tuple[TableCell, ...]:
@@ -102,8 +100,8 @@ class PrefixesView(AnswerView[PrefixesState]):
         if self.answer.why_none:
             return str(self.answer.why_none)
         of_servers = () if self._models.servers.chosen else _OF_SERVERS
-        leaves_out = (*next((names for width, names in _BY_WIDTH if self.width() < width), ()), *of_servers)
-        return PrefixesState(self.answer, source_of(self._models), leaves_out)
+        columns = tuple(n for n in fitting(HEADS, self.width()) if HEADS[n].text not in of_servers)
+        return PrefixesState(self.answer, source_of(self._models), columns)
 
     def show_state(self, state: PrefixesState) -> None:
         tree = state.tree
@@ -111,9 +109,8 @@ class PrefixesView(AnswerView[PrefixesState]):
             f"{counted(tree.num_tokens, 'token')} · {counted(tree.num_branches, 'branch', 'branches')} at the root",
             thousands(tree.num_tokens),
         )
-        kept = [number for number, head in enumerate(HEADS) if head.text not in state.leaves_out]
         rows = [cells_of(row, tree.bytes_per_token) for row in tree.rows]
-        self.table.show_cells([HEADS[n] for n in kept], [[row[n] for n in kept] for row in rows])
+        self.table.show_cells(HEADS, rows, columns=state.columns)
 
     def provenance(self, state: PrefixesState) -> Provenance:
         return state.source

@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QShortcut
 
 from app.draw.format import thousands
-from app.kit.cells import CellTable, ColumnHead, TableCell
+from app.kit.cells import CellTable, ColumnHead, TableCell, fitting
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import current_theme, font_text, owner_color
@@ -25,13 +25,11 @@ HEADS = (
     ColumnHead("state", "What it is doing, or why it stopped", is_words=True, takes_rest=True),
     ColumnHead("forked from", "The sequence or the other branch that it was forked from, after which step", True, 190),
     ColumnHead("tokens", "Tokens in the cache"),
-    ColumnHead("pages", "Pages it refers to"),
-    ColumnHead("shared", "Pages that others refer to as well"),
-    ColumnHead("served", "Tokens of its prompt that a prefix hit served"),
-    ColumnHead("preempted", "Preempted: how often it gave its pages up for others"),
-)
-# The least width of the panel, without the column of origins, at which a column is shown.
-FROM_WIDTH = {PREEMPTED: 550, SHARED: 470, SERVED: 404, PAGES: 330}
+    ColumnHead("pages", "Pages it refers to", from_width=330),
+    ColumnHead("shared", "Pages that others refer to as well", from_width=470),
+    ColumnHead("served", "Tokens of its prompt that a prefix hit served", from_width=404),
+    ColumnHead("preempted", "Preempted: how often it gave its pages up for others", from_width=550),
+)  # widths without the column of origins
 ORIGIN_WIDTH = 190
 
 
@@ -137,8 +135,7 @@ class SequencesView(View[SequencesState]):
         """The columns that fit; page counts only where the cache has pages, and with forks only in wider panels."""
         has_origins = any(row.origin for row in rows)
         room = self.width() - (ORIGIN_WIDTH if has_origins else 0) if is_paged else 0
-        fitting = (index for index in range(len(HEADS)) if room >= FROM_WIDTH.get(index, 0))
-        return tuple(index for index in fitting if has_origins or index != ORIGIN)
+        return tuple(index for index in fitting(HEADS, room) if has_origins or index != ORIGIN)
 
     def provenance(self, state: SequencesState) -> Provenance:
         if loss := self._models.status.loss:
@@ -150,9 +147,7 @@ class SequencesView(View[SequencesState]):
 
     def show_state(self, state: SequencesState) -> None:
         rows = [cells_of(row, is_marked=row.info.seq_id == state.seq_id) for row in state.rows]
-        columns = state.columns
-        seq_ids = [row.info.seq_id for row in state.rows]
-        self.table.show_cells([HEADS[n] for n in columns], [[cells[n] for n in columns] for cells in rows], seq_ids)
+        self.table.show_cells(HEADS, rows, [row.info.seq_id for row in state.rows], state.columns)
         running = sum(row.can_stop for row in state.rows)
         self.set_detail(f"{thousands(running)} of {thousands(len(state.rows))} unfinished")
         self.stop.setEnabled(state.can_stop)
