@@ -174,7 +174,7 @@ class Actions(QObject):
         """Enable the actions that are possible now, disable the others, and set the check marks."""
         self._num_records = len(self._models.timeline)
         for name, is_on in marks(self._models).items():
-            self.check(name, is_on)
+            self._actions[name].setChecked(is_on)
         found = reasons(self._models)
         barred = {name: found[action.needs] for name, action in self._declared.items() if action.needs} | self._barred
         if barred == self._reasons:
@@ -212,7 +212,8 @@ class Actions(QObject):
 
     def _on_triggered(self, action: QAction) -> None:
         self.triggered.emit(self._declared[action.data()])
-        self._on_moved()  # a click has switched its check mark, whatever came of it
+        if action.isCheckable():
+            self._on_moved()  # the click has switched its check mark, whatever came of it
 
 
 def _shortcuts(key: str) -> list[QKeySequence]:

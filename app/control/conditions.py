@@ -110,14 +110,14 @@ def reasons(models: Models) -> dict[str, str]:
 
 def marks(models: Models) -> dict[str, bool]:
     """Whether the actions that choose something have their check mark, by name; those of the models alone."""
-    told, now, rows = models.status.now, models.selection.now, chosen_rows(models)
+    told, now, rows, preset = models.status.now, models.selection.now, chosen_rows(models), models.status.preset
     runner = None if told.model is None else told.runner
     return {
         **{f"runner.{name}": runner is not None and name == runner.chosen for name in RUNNERS},
         **{f"pages.{way}": runner is not None and way == runner.pages for way in PAGED_ATTENTION},
         **{f"capture.{level}": level == told.capture.level for level in CAPTURES},
         "capture.by_layer": told.capture.by_layer,
-        **{f"cache.{name}": name == models.status.preset for name in PRESETS},
+        **{f"cache.{name}": name == preset for name in PRESETS},
         **{f"edit.{part}": rows is not None and rows.part == part for part in ("both", "keys", "values")},
         **{f"view.{lens}": lens == now.lens for lens in ("keys", "values")},
         "view.change": now.change,

@@ -421,23 +421,14 @@ class Edits(QObject):
 
     def __init__(self) -> None:
         super().__init__()
+        self.made: tuple[MadeEdit, ...] = ()  # every edit, undone ones too, oldest first
         self._measured: dict[int, EditMeasured] = {}
-        self._told: tuple[tuple[MadeEdit, ...], tuple[MadeEdit, ...]] = ((), ())
+        self._in_force: tuple[MadeEdit, ...] = ()  # those on the path to the live node, as they were told last
 
     def follow(self, history: HistoryTree) -> None:
         """Set the history tree that the edits are read from."""
         self._history = history
         history.changed.connect(self._on_history)
-
-    @property
-    def made(self) -> tuple[MadeEdit, ...]:
-        """Every edit, undone ones too, oldest first."""
-        return tuple(
-            MadeEdit(node.step, change.edit)
-            for node in self._history.added_nodes
-            for change in node.changes
-            if isinstance(change, EditMade)
-        )
 
     def on_path(self, step: int | None = None) -> tuple[MadeEdit, ...]:
         """The edits on the path to a node (None: the live one), oldest first."""
@@ -467,9 +458,18 @@ class Edits(QObject):
         self.changed.emit()
 
     def _on_history(self) -> None:
-        now = self.made, self.on_path()
-        if now != self._told:
-            self._told = now
-            known = {made.step for made in now[0]}
+        before, self.made = (
+            self.made,
+            tuple(
+                MadeEdit(node.step, change.edit)
+                for node in self._history.added_nodes
+                for change in node.changes
+                if isinstance(change, EditMade)
+            ),
+        )
+        in_force = self.on_path()
+        if (self.made, in_force) != (before, self._in_force):
+            self._in_force = in_force
+            known = {made.step for made in self.made}
             self._measured = {step: found for step, found in self._measured.items() if step in known}
             self.changed.emit()

@@ -144,7 +144,9 @@ class Story:
         yield f"pictures: {[kind for kind in kinds if getattr(models.pictures, kind) is not None]}"
         for each in models.measurements.all:
             words = f"{each.state.value} {told(each.question)} at {each.step} {each.refusal}"
-            yield f"measurement {each.command.__name__}: {words} {len(each.answers)} {each.done}/{each.total}"
+            work = each.work(status.now.work)
+            far = f"{work.done}/{work.total}" if work is not None else "0/0"
+            yield f"measurement {each.command.__name__}: {words} {len(each.answers)} {far}"
         compared = models.comparison
         yield f"compared: {compared.now is not None} asked {told(compared.asked)} {compared.refusal}"
         yield f"compared steps {[s.step for s in compared.steps]} scanned {compared.num_scanned} {told(compared.first)}"
