@@ -64,7 +64,8 @@ class Forwards:
             ids = [each.token_ids for each in work]
             if work[0].live.cache.spec.recomputes:  # keeps nothing: all tokens so far
                 ids = [each.live.sequence.token_ids[: each.first_position] + each.token_ids for each in work]
-            given, surprisal = to_device(torch.tensor(ids), self._model.device), self._new_surprisal(work[0].token_ids)
+            given = to_device(torch.tensor(ids), self._model.device)
+            surprisal = self._new_surprisal(work[0].token_ids) if len(work[0].token_ids) > 1 else None
             computed = self.compute(work, given, clock, check, phases, surprisal)
             clock.lap("forward")
             if work is not parts[-1]:
@@ -130,7 +131,7 @@ class Forwards:
             collect_weights(work, probe)
 
     def _new_surprisal(self, token_ids: list[int]) -> Surprisal | None:
-        if len(token_ids) < 2 or not (self._captured.statistics and self._late.is_wanted):
+        if not (self._captured.statistics and self._late.is_wanted):
             return None
         if self._model.info.geometry.has_encoder:
             return None  # it gives no logits for the tokens that the encoder reads

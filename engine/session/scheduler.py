@@ -151,7 +151,8 @@ class Scheduler:
                 if part is not None:
                     chunk = max(1, part.num_tokens - sequence.num_tokens)
                 else:
-                    chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
+                    has_plan = sequence.is_prefilling and not is_whole
+                    chunk = self.plan.next_size(sequence.num_tokens) if has_plan else WHOLE
                     chunk = min(chunk, live.cache.max_forward_tokens or chunk)
                 work.append(SequenceWork(live, sequence.next_ids(chunk), sequence.num_tokens, phase))
                 live.cache.begin(len(work[-1].token_ids))

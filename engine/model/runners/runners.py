@@ -57,16 +57,12 @@ class Runners:
         recorded = f"{RUNNERS[self.chosen].label} read gathered pages where there is no GPU" if gathers else ""
         refused = self._compiled_step.refused if self._compiled_step else ""
         own = f"the steps are not compiled: {refused}" if refused else ""
-        return "; ".join(filter(None, (self._runner_note, self.pages.note, recorded, own)))
-
-    @property
-    def _runner_note(self) -> str:
-        row = RUNNERS[self.chosen]
-        if why := self.why_not(row.name):
-            return f"no {row.label} for this model, which runs through transformers: {why}"
-        launches = self._launches.get(self._recorded)
-        label = RUNNERS[self._recorded].label
-        return f"no {label} {launches.note}: the fused decoder is used" if launches and launches.note else ""
+        launches, left = self._launches.get(self._recorded), ""
+        if why := self.why_not(self.chosen):
+            left = f"no {RUNNERS[self.chosen].label} for this model, which runs through transformers: {why}"
+        elif launches is not None and launches.note:
+            left = f"no {RUNNERS[self._recorded].label} {launches.note}: the fused decoder is used"
+        return "; ".join(filter(None, (left, self.pages.note, recorded, own)))
 
     @property
     def _recorded(self) -> RunnerName:
