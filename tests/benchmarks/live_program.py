@@ -21,6 +21,7 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QMenu, QWidget
 
 from app.control.actions import declared_in
+from app.control.conditions import reasons
 from app.kit.asking import Question
 from app.main import Beginning, Program
 from app.panels.prompt.view import TEXT
@@ -126,12 +127,12 @@ class LiveProgram:
             found.append(f"step {now.step} is selected, and is not in the timeline")
         if now.position is not None and not 0 <= now.position < max(1, timeline.num_tokens(now.seq_id)):
             found.append(f"position {now.position} of sequence {now.seq_id} is selected, and there is none")
-        can = self.window.picture.abilities
+        can, why_not = self.window.picture.abilities, reasons(models)
         for action in declared_in(actions.menus):
             if action.name in ("view.reset", "view.zoom", "view.colors"):
                 is_possible = action.name in can
             else:
-                is_possible = action.needs is None or not action.needs(models)
+                is_possible = not (action.needs and why_not[action.needs])
             if actions[action.name].isEnabled() != is_possible:
                 found.append(f"{action.name} is {'disabled' if is_possible else 'enabled'}, and should not be")
         return found
