@@ -90,6 +90,7 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
     assert ground.name() in left
     engine.is_silent = False
     fresh.controller.requests.pictures.reset()
+    engine.emit(StateChanged(engine.status))  # what is wanted is asked for with what arrives
     turn(fresh)
     assert view.map.is_loaded
     assert chip(view)[1] == "live cache"

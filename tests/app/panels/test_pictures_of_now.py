@@ -69,6 +69,7 @@ def test_the_wall_is_labelled_as_it_is_drawn(fresh: Shell, engine: FakeEngine) -
     assert chip(wall) == (f"showing K of step {STEPS} · ΔK is on its way", "past")
     engine.is_silent = False
     fresh.controller.requests.pictures.reset()
+    engine.emit(StateChanged(engine.status))  # what is wanted is asked for with what arrives
     turn(fresh)
     assert engine.requests(WallRequest)[-1].change
     assert wall.segments.choice == "dK"
