@@ -201,16 +201,16 @@ def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
     return theme.color("signed_positive", round((FAINTEST + (STRONGEST - FAINTEST) * share) * 255))
 
 
-class SurprisalKey(ColorKey):
+class SurprisalKey(Themed, ColorKey):
     """The colours of surprisal between two numbers, for a panel's title strip."""
 
     def __init__(self) -> None:
         super().__init__()
         self.set_background("title_strip")
         self.setFixedWidth(KEY_WIDTH)
+        self.take_theme()
 
-    def show_colors(self) -> None:
-        """Show the colours of the present theme."""
+    def take_theme(self) -> None:
         faintest, strongest = (surprisal_color(current_theme(), at) for at in (LEAST, FULL_SURPRISAL))
         assert faintest is not None
         assert strongest is not None
@@ -677,7 +677,6 @@ class TokensPanel(View[Chips]):
         tip += [TIPS["source"]] if state.num_source else []
         self.set_detail(words, brief, "\n".join(tip))
         self.canvas.show_chips(state)
-        self._key.show_colors()
         self._fit_key()
 
     def show_nothing(self, why: str) -> None:
