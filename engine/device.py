@@ -200,7 +200,11 @@ def new_buffer(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     if like.device.type != "cpu" or num_bytes < OWN_PAGES:
         return like.new_empty(shape)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    return torch.frombuffer(mmap.mmap(-1, num_bytes, **private), dtype=like.dtype).view(*shape)
+    try:
+        pages = mmap.mmap(-1, num_bytes, **private)
+    except (OSError, OverflowError):
+        return like.new_empty(shape)  # which raises in the words by which a lack of memory is known
+    return torch.frombuffer(pages, dtype=like.dtype).view(*shape)
 
 
 @cache

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from engine import device
-from engine.device import MemoryMeter, free_and_total, free_bytes, release_memory, used_bytes
+from engine.device import MemoryMeter, free_and_total, free_bytes, new_buffer, release_memory, used_bytes
+from engine.errors import is_out_of_memory
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -43,6 +44,12 @@ def test_what_is_free_is_no_more_than_this_process_may_map() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     assert free_bytes(cpu) > 2**26
+
+
+def test_a_buffer_that_no_memory_can_hold_is_refused_as_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        new_buffer(torch.empty(0, dtype=torch.uint8), (1 << 60,))
+    assert is_out_of_memory(refused.value)
 
 
 def test_a_peak_is_told_once_and_then_begun_anew() -> None:
