@@ -236,7 +236,7 @@ def _of_head(piece: HeadPicture) -> Matrix:
             whole, asked = (0, request.num_tokens), (request.start, request.stop)
     places = tuple(_place(request.lens, request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
     gone = ghosts(None if piece.absent is None else piece.absent[None], start, end, piece.tokens_per_column)
-    if LENSES[request.lens].values == "tokens":
+    if LENSES[request.lens].values == "tokens" and piece.is_causal:
         tokens = np.arange(piece.low.shape[1])[:, None] * piece.values_per_row
         behind = tokens >= piece.positions + piece.tokens_per_column
         gone = _with_unread(gone, behind & (piece.high.T == 0), start, piece.tokens_per_column)
@@ -263,8 +263,9 @@ def _of_attention(piece: AttentionPicture) -> Matrix:
         queries = [(first, min(first + per_row, end) - 1) for first in firsts]
         places = tuple(MatrixRow(request.layer, request.head, queries=one, is_query=True) for one in queries)
         names = lambda row: str(queries[row][0])  # noqa: E731
-        behind = piece.positions > np.array([last for _, last in queries])[:, None]
-        gone = _with_unread(gone, behind & (piece.weights == 0), start, per_column)
+        if piece.is_causal:
+            behind = piece.positions > np.array([last for _, last in queries])[:, None]
+            gone = _with_unread(gone, behind & (piece.weights == 0), start, per_column)
     else:
         places = tuple(MatrixRow(request.layer, head, is_query=True) for head in range(rows))
         borders = tuple(range(piece.group_size, rows, piece.group_size)) if piece.group_size > 1 else ()

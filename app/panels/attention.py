@@ -390,7 +390,7 @@ class AttentionView(MapView[AttentionState]):
     def _words(self, picture: AttentionPicture) -> str:
         name_of = partial(token_name, self._models, picture.request.seq_id, max_chars=self.name_length)
         if is_map(picture):
-            words = ["each row is where a query looked", "hatched: not read"]
+            words = ["each row is where a query looked"] + ["hatched: not read"] * picture.is_causal
             if picture.first_query:
                 words.append(f"from query {picture.first_query} on")
         elif LENSES[picture.request.lens].reads == "queries":

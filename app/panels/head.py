@@ -187,7 +187,7 @@ class HeadView(MapView[HeadState]):
             is_now = picture.provenance == STORED_NOW
             gone = f"{counted(num_rows, 'row')} evicted by now" if is_now else f"{thousands(num_rows)} evicted"
             words.append(f"hatched: {thousands(evicted)} of {gone}")
-        if self._has_tokens_down(picture):
+        if self._has_tokens_down(picture) and picture.is_causal:
             words.append("hatched: not read")
         if self._residual(picture):
             words.append(LINE)

@@ -401,6 +401,7 @@ def head_of(
         note=note or ("" if grid.held else no_rows(layer.kind, source.is_now)),
         took_ms=0.0,
         exact_from=0 if lens.part is None else source.exact_from(request.layer, lens.part),
+        is_causal=layer.kind != "cross",
         **cells_at(canvas, places),
         **numbers,
     )
@@ -603,6 +604,7 @@ def attention_picture(request: AttentionRequest, query: QueryWeights, geometry: 
         entropy=entropy,
         first_query=query.first_query,
         queries_per_row=query.queries_per_row,
+        is_causal=layer.kind != "cross",
     )
 
 

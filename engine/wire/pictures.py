@@ -160,7 +160,8 @@ class HeadPicture(Event, frozen=True, eq=False):
     None: all are held. `magnitudes` are those of the layer, `[1]`. If the picture shows a part of a layer's recurrent
     state, `state_shape` is the shape of that tensor, and columns are not tokens but indices along its longer side.
     Rows from position `exact_from` on are exact; attention reads those before it from quantised codes. `values_per_row`
-    values of the lens share a cell; more than one only where these are as many as tokens.
+    values of the lens share a cell; more than one only where these are as many as tokens. Where not `is_causal`, the
+    positions are those of an encoder's tokens, of which every query reads all.
     """
 
     request: HeadRequest
@@ -186,6 +187,7 @@ class HeadPicture(Event, frozen=True, eq=False):
     state_shape: tuple[int, ...] = ()
     exact_from: int = 0
     values_per_row: int = 1
+    is_causal: bool = True
 
 
 class AttentionPicture(Event, frozen=True, eq=False):
@@ -197,7 +199,8 @@ class AttentionPicture(Event, frozen=True, eq=False):
     `absent` `[H, columns]` counts the positions of a column whose rows had been evicted before the query; a column
     without rows is NaN, which does not count as non-finite. None: all were there. `top_positions` and `top_weights`
     `[H, N]` are the positions of the whole row with the largest weights, in descending order; heads with fewer than `N`
-    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row, of the newest query alone.
+    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row, of the newest query alone. Where
+    not `is_causal`, the positions are those of an encoder's tokens, of which every query reads all.
     """
 
     request: AttentionRequest
@@ -215,6 +218,7 @@ class AttentionPicture(Event, frozen=True, eq=False):
     entropy: Floats | None = None
     first_query: int = 0
     queries_per_row: int = 1
+    is_causal: bool = True
 
 
 class RowPicture(Event, frozen=True, eq=False):

@@ -86,6 +86,7 @@ def test_of_cross_layers_whose_rows_stay_the_same_as_well(mode: str) -> None:
     assert cross.positions.tolist() == [0, 1, 2, 3, 4, 5]
     assert np.allclose(cross.weights.sum(1), 1, atol=1e-5)
     assert cross.absent is None or not cross.absent.any()
+    assert not cross.is_causal, "each query reads all of the source"
     own = session.take_picture(AttentionRequest(0, 12, 1, 64))
     assert isinstance(own, AttentionPicture)
     assert own.positions.tolist() == list(range(6, 19))

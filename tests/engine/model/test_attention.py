@@ -60,6 +60,7 @@ def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) 
         layer = model.info.geometry.attention_layers[n].index
         piece = session.take_picture(AttentionRequest(seq_id, record.step, layer, 64))
         assert isinstance(piece, AttentionPicture)
+        assert piece.is_causal == (model.info.geometry.layers[layer].kind != "cross")
         assert piece.entropy == pytest.approx(torch.special.entr(full).sum(-1).numpy(), abs=1e-4)
         assert summary.first_mass[n] == pytest.approx(full[:, 0].numpy(), abs=1e-5)
 

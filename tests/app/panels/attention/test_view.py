@@ -112,6 +112,9 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
     assert (matrix_of(models.pictures.attention).is_gone == (queries == 0)).all(), (
         "it is hatched, as no weight was given"
     )
+    models.pictures.put(replace(models.pictures.attention, is_causal=False))
+    view.tell(QPointF(6.5, 3.5))
+    assert view.findChild(QLabel, "readout").text().endswith("0.0  (0.0 %)"), "every query reads all of a source"
 
 
 def test_how_widely_a_query_looked_is_told_with_its_unit(models: Models, show: Callable[..., Any]) -> None:
