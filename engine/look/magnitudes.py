@@ -85,8 +85,8 @@ def _compute_ranges(todo: Sequence[Counts]) -> None:
     low = edges[bins]
     found = low + (below - (running[places] - before)) / np.maximum(inside, 1) * (edges[bins + 1] - low)
     most, median = np.minimum(found, largest)
-    channels = np.repeat([each.peak.shape[2] for each in todo], [len(each.counts) for each in todo])
-    limit = np.minimum(most, np.where((median > 0) & (channels > 1), MEDIANS * median, most))
+    has_channels = [each.peak.shape[2] > 1 for each in todo for _ in each.counts]
+    limit = np.minimum(most, np.where((median > 0) & has_channels, MEDIANS * median, most))
 
     # the share of the numbers, and zeros, whose magnitude is larger than the limit
     bins = np.minimum(np.maximum(edges.searchsorted(limit, "right") - 1, 0), stop - start - 1)
@@ -360,24 +360,32 @@ def _count(
         is_later = positions >= num_tokens
         if bool(is_later.any()):  # where positions are not consecutive, rows of later steps may be among them
             values = values.masked_fill(is_later[..., None], torch.nan)
-    # without the sign bit, the bits of floats are in the order of their magnitudes
-    bins = (values.view(torch.int32) & _NO_SIGN).bitwise_right_shift_(_SHIFT).clamp_(_LOW, _HIGH - 1)
-    peak = farthest_from_zero(values, 2).cpu().numpy()
-    if not np.isfinite(peak).all():
-        is_finite = values.isfinite()
-        bins.masked_fill_(~is_finite, _HIGH)
-        peak = farthest_from_zero(values.masked_fill(~is_finite, 0.0), 2).cpu().numpy()
     num_bins = _HIGH - _LOW + 1  # the last one has what is no number
-    first = torch.arange(-_LOW, len(bins) * num_bins - _LOW, num_bins, dtype=torch.int32, device=bins.device)
-    found = histogram(bins.add_(first[:, None, None, None]).flatten(), len(bins) * num_bins)
+    first = torch.arange(-_LOW, len(values) * num_bins - _LOW, num_bins, dtype=torch.int32, device=values.device)
+    xp, sized = where_counted(values)
+    # without the sign bit, the bits of floats are in the order of their magnitudes
+    bins = sized.view(xp.int32) & _NO_SIGN
+    bins >>= _SHIFT
+    bins = bins.clip(_LOW, _HIGH - 1)
+    peak = on_host(farthest_from_zero(sized, 2, xp))
+    if not np.isfinite(peak).all():
+        is_finite = xp.isfinite(sized)
+        bins[~is_finite] = _HIGH
+        peak = on_host(farthest_from_zero(xp.where(is_finite, sized, 0.0), 2, xp))
+    bins += where_counted(first)[1][:, None, None, None]
+    found = on_host(xp.bincount(bins.ravel(), minlength=len(values) * num_bins))
     return found.reshape(-1, num_bins)[:, :-1], peak
 
 
-def histogram(bins: torch.Tensor, count: int) -> npt.NDArray[np.int64]:
-    """How often each of `count` numbers occurs; on a CPU numpy counts five times faster than torch."""
-    if bins.device.type != "cpu":
-        return torch.bincount(bins, minlength=count).cpu().numpy()
-    return np.bincount(bins.numpy(), minlength=count)
+def where_counted(numbers: torch.Tensor) -> tuple[Any, Any]:
+    """The library that counts numbers, and these as it takes them: numpy on a CPU, where it counts five times faster
+    and few numbers cost half as much, else torch. What is called of it has one name in both."""
+    return (np, numbers.numpy()) if numbers.device.type == "cpu" else (torch, numbers)
+
+
+def on_host(found: Any) -> Any:
+    """What was counted, as a numpy array."""
+    return found.cpu().numpy() if isinstance(found, torch.Tensor) else found
 
 
 # ---- statistics of what is drawn of one head or state ---------------------------------------------------------------
@@ -398,23 +406,27 @@ class HeadStatistics:
     """
 
     def __init__(self, values: torch.Tensor) -> None:
-        numbers = values.float().flatten()
+        self._xp, numbers = where_counted(values.float().flatten())
         finite, (self.lowest, self.highest) = numbers, extent(numbers)
         if not (math.isfinite(self.lowest) and math.isfinite(self.highest)):
-            finite = numbers[numbers.isfinite()]
+            finite = numbers[self._xp.isfinite(numbers)]
             self.lowest, self.highest = extent(finite)
-        self.num_nan = int(numbers.isnan().sum()) if len(finite) < len(numbers) else 0
+        self.num_nan = int(self._xp.isnan(numbers).sum()) if len(finite) < len(numbers) else 0
         self.num_inf = len(numbers) - len(finite) - self.num_nan
         self._span = max(-self.lowest, self.highest) or 1.0
         self.edges = np.linspace(-self._span, self._span, HISTOGRAM_BINS + 1).astype(np.float32)
         self.counts = self._histogram(finite)
-        magnitudes = finite.abs()
-        self._num_sized = int(magnitudes.count_nonzero())
+        magnitudes = abs(finite)
+        self._num_sized = int(self._xp.count_nonzero(magnitudes))
         self._largest = largest_of(magnitudes, min(self._num_sized, 2 * num_beyond(self._num_sized) + MORE_KEPT))
 
-    def _histogram(self, finite: torch.Tensor) -> Ints:
-        bins = finite.double().add_(self._span).mul_(HISTOGRAM_BINS / (2 * self._span)).long()
-        return histogram(bins.clamp_(max=HISTOGRAM_BINS - 1), HISTOGRAM_BINS)  # the last bin has its upper edge
+    def _histogram(self, finite: Any) -> Ints:
+        xp = self._xp
+        bins = xp.asarray(finite, dtype=xp.float64) + self._span
+        bins *= HISTOGRAM_BINS / (2 * self._span)
+        bins = xp.asarray(bins, dtype=xp.int64).clip(0, HISTOGRAM_BINS - 1)  # the last bin has its upper edge
+        found: Ints = on_host(xp.bincount(bins, minlength=HISTOGRAM_BINS))
+        return found
 
     @property
     def limit(self) -> float:
@@ -423,33 +435,32 @@ class HeadStatistics:
     def add(self, values: torch.Tensor) -> bool:
         """Add more numbers. False, and nothing is added, where all must be counted again: some are beyond the range of
         the histogram or not finite, or more are beyond the limit than were kept."""
-        numbers = values.float().flatten()
-        if not numbers.numel():
+        _, numbers = where_counted(values.float().flatten())
+        if not len(numbers):
             return True
         low, high = extent(numbers)
-        magnitudes = numbers.abs()
-        num_sized = self._num_sized + int(magnitudes.count_nonzero())
+        magnitudes = abs(numbers)
+        num_sized = self._num_sized + int(self._xp.count_nonzero(magnitudes))
         is_inside = -self._span <= low and high <= self._span  # no NaN is
         if not self._num_sized or not is_inside or num_beyond(num_sized) > len(self._largest):
             return False
         self.lowest, self.highest, self._num_sized = min(self.lowest, low), max(self.highest, high), num_sized
         self.counts = self.counts + self._histogram(numbers)
-        self._largest = largest_of(torch.cat([self._largest, magnitudes]), len(self._largest))
+        self._largest = largest_of(self._xp.concatenate([self._largest, magnitudes]), len(self._largest))
         return True
 
 
-def extent(numbers: torch.Tensor) -> tuple[float, float]:
+def extent(numbers: Any) -> tuple[float, float]:
     """The smallest and the largest of some numbers, 0 where there are none; NaN if any is."""
-    low, high = torch.stack(numbers.aminmax()).tolist() if len(numbers) else (0.0, 0.0)
-    return low, high
+    return (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
 
 
-def largest_of(numbers: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` largest numbers, ascending; on a CPU numpy finds them in a third of torch's time."""
-    if numbers.device.type != "cpu":
+def largest_of(numbers: Any, count: int) -> Any:
+    """The `count` largest numbers, ascending."""
+    if isinstance(numbers, torch.Tensor):
         return numbers.topk(count).values.flip(0)
-    found, first = numbers.numpy(), len(numbers) - count
-    return torch.from_numpy(np.sort(np.partition(found, first)[first:] if 0 < first < len(found) else found[first:]))
+    first = len(numbers) - count
+    return np.sort(np.partition(numbers, first)[first:] if 0 < first < len(numbers) else numbers[first:])
 
 
 def num_beyond(count: int) -> int:
