@@ -318,7 +318,8 @@ class SequenceCache:
         handles = [self.layers[index] for index in layers]
         if len(handles) > 1 and (found := stacked_rows(handles, part, span.start)) is not None:
             return found.narrow(2, 0, len(span))
-        rows = [layer.newest(part, span.start, num_tokens).narrow(1, 0, len(span)) for layer in handles]
+        rows = [layer.newest(part, span.start, num_tokens) for layer in handles]
+        rows = [each if each.shape[1] == len(span) else each.narrow(1, 0, len(span)) for each in rows]
         return stacked_view(on_one_device(rows))
 
     @torch.inference_mode()

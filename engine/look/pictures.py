@@ -189,13 +189,13 @@ def drawn(
         places is not None and is_wall and places.shape[1] > WORTH_UPDATING * np.prod(grid.shape[:3])
     ):
         places = None
-    if is_counted or places is None or before is None:  # first, because more of the same rows may be read for these
+    canvas.draw()
+    if is_counted or places is None or before is None:
         make_numbers = numbers_of_wall if is_wall else numbers_of_head
         numbers = make_numbers(canvas, source, memo)
     else:
         names = NUMBERS_OF_WALL if is_wall else NUMBERS_OF_HEAD
         numbers = {name: getattr(before, name) for name in names}
-    canvas.draw()
     picture = (wall_of if is_wall else head_of)(canvas, source, geometry, places, numbers)
     picture = structs.replace(picture, took_ms=ms_since(began))
     if places is None:

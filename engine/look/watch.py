@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.look.canvas import Canvas
 from engine.look.finer import Finer, coarser, rank_of, size_of
-from engine.look.pictures import within
 from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
 from engine.wire.pictures import (
     AttentionRequest,
@@ -319,7 +318,7 @@ def request_now(watched: Watched, count: int, last_step: int | None, previous: i
             return replace(request, num_tokens=count, previous_tokens=min(before, count))
         case HeadRequest():
             start, stop = span_of(request.start, request.stop, count, extent)
-            return within(replace(request, num_tokens=count, start=start, stop=stop), count)
+            return replace(request, num_tokens=count, start=min(max(start, 0), count), stop=min(max(stop, 0), count))
         case AttentionRequest():
             step = last_step if last_step is not None else request.step
             if extent == "all":
