@@ -195,22 +195,27 @@ class ElidedLabel(Opaque, QLabel):
         """Set the text; the label's width does not depend on it, so no layout is needed (as QLabel would request).
         `brief` is painted where the text does not fit; the tool tip then has the text, and `more`, if any, below
         it."""
-        self._more = more
         text, brief = inert(text), inert(brief)
-        if (text, brief) != (self._text, self.brief):
-            if text != self._text:
-                self.setAccessibleName(text)
-            self._text, self.brief = text, brief
-            self.update()
+        if (text, brief, more) == (self._text, self.brief, self._more):
+            return
+        if text != self._text:
+            self.setAccessibleName(text)
+        self._text, self.brief, self._more = text, brief, more
+        self.update()
+        if self.underMouse():
+            self._tell_whole()
 
     def enterEvent(self, event: QEnterEvent) -> None:
+        self._tell_whole()
+        super().enterEvent(event)
+
+    def _tell_whole(self) -> None:
         has_more = bool(self.brief or self._more)  # the painted text may be the brief one
         if has_more or self.toolTip() == self._told:
             is_cut = self.fontMetrics().horizontalAdvance(self._text) > self.contentsRect().width()
             whole = "\n".join(filter(None, (self._text, self._more)))
             self._told = plain_tip(whole) if has_more or is_cut else ""
             self.setToolTip(self._told)
-        super().enterEvent(event)
 
     def text(self) -> str:
         return self._text

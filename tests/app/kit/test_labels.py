@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QPointF
+from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QEnterEvent
 from pytestqt.qtbot import QtBot
 
@@ -52,3 +52,16 @@ def test_a_text_that_is_cut_is_told_whole_to_who_points_there(qtbot: QtBot) -> N
     assert tip(900) == "", "nothing of it is missing"
     label.setToolTip("what it means")
     assert tip(60) == "what it means"
+
+
+def test_a_tool_tip_under_the_mouse_follows_the_text(qtbot: QtBot) -> None:
+    label = ElidedLabel()
+    qtbot.addWidget(label)
+    label.resize(60, 20)
+    label.setText("words that are longer than the label is wide")
+    label.setAttribute(Qt.WidgetAttribute.WA_UnderMouse)
+    label.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
+    label.setText("other words that are longer than the label is wide")
+    assert "other words" in label.toolTip()
+    label.setText("short")
+    assert not label.toolTip()
