@@ -494,16 +494,16 @@ class AttentionView(MapView[AttentionState]):
         place, short = f"{who} → {where} {self._token_name(first)}", f"{who} → {where}"
         if LENSES[picture.request.lens].columns == "queries" and not is_map(picture):
             place, short = f"head {head}, query {where} {self._token_name(first)}", f"head {head}, query {where}"
-        if cell.is_gone:
-            self.readout.setText(f"{place}   {self._fate(picture, cell)}")
-            return
-        unit = LENSES[picture.request.lens].unit
-        shown = f"{exact(weight)}  ({percent(weight)})" if is_weights(picture) else f"{exact(weight)} {unit}".rstrip()
         kv_head = kv_head_of(head, picture.group_size)
         edited = words_at(self._models, first, picture.request.layer, kv_head, seq_id=picture.request.seq_id)
         self.map.setToolTip(
             plain_tip("\n".join((*filter(None, (edited,)), *self._sink_words(picture, first, cell.last))))
         )
+        if cell.is_gone:
+            self.readout.setText(f"{place}   {self._fate(picture, cell)}")
+            return
+        unit = LENSES[picture.request.lens].unit
+        shown = f"{exact(weight)}  ({percent(weight)})" if is_weights(picture) else f"{exact(weight)} {unit}".rstrip()
         fits = self.readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
         self.readout.setText(f"{place if fits else short}   {shown}")
 

@@ -107,8 +107,10 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
     view.pick(QPointF(4.5, 3.5))
     assert (models.selection.now.position, models.selection.now.kv_head, models.viewport.now.query_head) == (4, 2, 5)
     assert view.title_label.text() == "Attention · L3 head 5"
+    view.map.setToolTip("of the cell before")
     view.tell(QPointF(6.5, 3.5))
     assert view.findChild(QLabel, "readout").text().endswith("not read: behind the query")
+    assert not view.map.toolTip()
     assert (matrix_of(models.pictures.attention).is_gone == (queries == 0)).all(), (
         "it is hatched, as no weight was given"
     )
