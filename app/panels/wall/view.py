@@ -197,10 +197,11 @@ class WallCanvas(QWidget):
         """Show the small pictures with what is selected, edited and noted. They are painted again only if they are
         others, and the labels beside them only if their texts changed."""
         old, self.state = self.state, state
-        if replace(old, picture=None, layout=None) != replace(state, picture=None, layout=None):
+        is_gone = state.picture is None and not self.image.isNull()
+        if is_gone or replace(old, picture=None, layout=None) != replace(state, picture=None, layout=None):
             self.update()
         if state.picture is None:
-            self.image = QImage()
+            self.image, self.marks = QImage(), WallMarks()
         elif state.layout is not None and (
             state.picture is not old.picture or current_theme() is not self._drawn_in or self.image.isNull()
         ):
