@@ -366,12 +366,11 @@ def _count(
     # without the sign bit, the bits of floats are in the order of their magnitudes
     bins = sized.view(xp.int32) & _NO_SIGN
     bins >>= _SHIFT
-    bins = bins.clip(_LOW, _HIGH - 1)
-    peak = on_host(farthest_from_zero(sized, 2, xp))
+    xp.clip(bins, _LOW, _HIGH - 1, out=bins)
+    peak = farthest_from_zero(values, 2).cpu().numpy()
     if not np.isfinite(peak).all():
-        is_finite = xp.isfinite(sized)
-        bins[~is_finite] = _HIGH
-        peak = on_host(farthest_from_zero(xp.where(is_finite, sized, 0.0), 2, xp))
+        bins[~xp.isfinite(sized)] = _HIGH
+        peak = farthest_from_zero(values.masked_fill(~values.isfinite(), 0.0), 2).cpu().numpy()
     bins += where_counted(first)[1][:, None, None, None]
     found = on_host(xp.bincount(bins.ravel(), minlength=len(values) * num_bins))
     return found.reshape(-1, num_bins)[:, :-1], peak
@@ -422,9 +421,11 @@ class HeadStatistics:
 
     def _histogram(self, finite: Any) -> Ints:
         xp = self._xp
-        bins = xp.asarray(finite, dtype=xp.float64) + self._span
-        bins *= HISTOGRAM_BINS / (2 * self._span)
-        bins = xp.asarray(bins, dtype=xp.int64).clip(0, HISTOGRAM_BINS - 1)  # the last bin has its upper edge
+        places = xp.asarray(finite, dtype=xp.float64)
+        places += self._span
+        places *= HISTOGRAM_BINS / (2 * self._span)
+        bins = xp.asarray(places, dtype=xp.int64)
+        xp.clip(bins, 0, HISTOGRAM_BINS - 1, out=bins)  # the last bin has its upper edge
         found: Ints = on_host(xp.bincount(bins, minlength=HISTOGRAM_BINS))
         return found
 

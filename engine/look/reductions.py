@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -174,11 +173,10 @@ def pooled_weights(
     return np.where(absent == expected, np.float32(np.nan), weights), read_only_ints(absent)
 
 
-def farthest_from_zero(values: Any, dim: int, xp: Any = torch) -> Any:
-    """The number farthest from zero along a dimension, with its sign; NaN if any is NaN. Of an array of numpy where
-    `xp` is that."""
-    low, high = xp.amin(values, dim), xp.amax(values, dim)
-    return xp.where(-low >= high, low, high)
+def farthest_from_zero(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The number farthest from zero along a dimension, with its sign; NaN if any is NaN."""
+    low, high = values.amin(dim), values.amax(dim)
+    return torch.where(-low >= high, low, high)
 
 
 def largest_weights(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
