@@ -152,7 +152,7 @@ class Engine:
 
     def check(self) -> None:
         """Check that all owners of state agree, while the thread waits."""
-        session = self.loop._loop._session
+        session = self.loop._loop.workspace.session
         if session is None:
             if self.status is None or (self.status.opened is None and self.status.model is not None):
                 raise self.story.fault("there is neither a session nor an opened file, and no model was let go")

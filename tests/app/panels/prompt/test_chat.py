@@ -69,8 +69,8 @@ def asks(driver: Driver, send: Callable[[], object]) -> None:
     """Send: the answer begins, as a run that is paused once the conversation is read."""
     before = driver.models.selection.now.seq_id if driver.models.timeline.latest is not None else None
     send()
-    driver.until(lambda: driver.models.selection.now.seq_id != before and driver.has_chosen())
-    assert driver.models.status.now.running
+    status, selection = driver.models.status, driver.models.selection
+    driver.until(lambda: selection.now.seq_id != before and driver.has_chosen() and status.now.running)
     driver.window.actions_["run.run"].trigger()
     driver.wait_until_idle(driver.has_chosen)
 
