@@ -23,9 +23,9 @@ Where = Literal["window", "picture", "rows", "timeline"]
 
 
 class Action(Struct, frozen=True):
-    """The declaration of one action: its name and key, its text and tip, what it does or sends to the engine, when it
-    what it needs to be possible, where its key works, and under which other words, separated by commas, people look for
-    it. `more` is a line of its tip: what is known at present about its effect."""
+    """The declaration of one action: its name and key, its text and tip, what it does or sends to the engine, what it
+    needs to be possible, where its key works, and under which other words, separated by commas, people look for it.
+    `more` is a line of its tip: what is known at present about its effect."""
 
     name: str
     key: str
