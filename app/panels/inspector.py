@@ -235,9 +235,11 @@ def _viewed(models: Models, token: Token, attention: AttentionPicture | None) ->
     held = weights[~matrix.is_gone[-len(weights) :, token.position - matrix.start]]
     if not held.size:
         return [Fact(label, "its row was evicted", role="muted", tip=_ATTENTION_TIP)]
-    bars, share = tuple(float(weight) for weight in np.nan_to_num(weights)), percent(float(held.mean()))
-    of_all = share if is_map(attention) else f"mean {share}"
-    return [Fact(label, of_all, bars=bars, color="good", short=share, tip=_ATTENTION_TIP)]
+    share = percent(float(held.mean()))
+    if is_map(attention):  # the bar of one head alone would be full, whatever its weight
+        return [Fact(label, share, tip="The share of this head's attention that the newest token gives this one.")]
+    bars = tuple(float(weight) for weight in np.nan_to_num(weights))
+    return [Fact(label, f"mean {share}", bars=bars, color="good", short=share, tip=_ATTENTION_TIP)]
 
 
 def _why_not_told(picture: AttentionPicture) -> tuple[str, str]:

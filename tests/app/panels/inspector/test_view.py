@@ -126,6 +126,7 @@ def test_attention_is_told_whatever_the_attention_panel_shows(models: Models, sh
     picture = replace(newest, request=request, weights=weights, first_query=newest.query_position - 3)
     models.pictures.put(picture)
     assert facts_of(view)["attention L3 head 5"] == percent(float(weights[-1, 13]))
+    assert not any(fact.bars for fact in view.facts.facts if fact.label.startswith("attention")), "it would be full"
     models.pictures.put(replace(picture, queries_per_row=2, first_query=newest.query_position - 7))
     assert facts_of(view)["attention L3 head 5"] == "one of 2 queries in a row: choose fewer"
     models.pictures.put(replace(newest, request=replace(newest.request, lens="attention-received")))
