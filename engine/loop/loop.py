@@ -127,6 +127,7 @@ class EngineLoop:
             self._begin_other("the other run of a comparison")
             self.comparing.advance(session)
         elif self.workspace.opened.has_more:
+            self._begin_other("reading an opened file")
             self.workspace.opened.report_more()
         elif self.measuring.is_trying:
             self._begin_other("trying another cache")
