@@ -163,9 +163,9 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         if (current_theme(), chart) == (self._drawn_in, self.chart):
             return
         is_same_plot = self.chart is not None and len(chart.points) >= len(self.chart.points)
+        if (pointed := self.pointed_key) is not None:  # it may have another place now, or be gone
+            self._pointed = chart.keys.index(pointed) if pointed in chart.keys else None
         self._drawn_in, self.chart = current_theme(), chart
-        if self._pointed is not None and self._pointed >= len(chart.points):
-            self._pointed = None
         for item in self._items:
             self._view.removeItem(item)
         self._items = [self._curve(m) if isinstance(m, Curve) else self._dots(m)

@@ -101,6 +101,15 @@ def test_the_point_nearest_along_x_is_read_out(plot: Plot) -> None:
     assert pointed == [3, 2]
 
 
+def test_the_point_under_the_mouse_is_the_same_one_where_others_come_before_it(plot: Plot) -> None:
+    move_mouse(plot.canvas.viewport(), plot.canvas.frame.point_of(2.1, 1.0))
+    assert plot.pointed_key == 1
+    plot.show_chart(structs.replace(chart(), keys=[7, 8, 1, 9]))
+    assert plot.pointed_key == 1, "what is told of it is of the same thing as before"
+    plot.show_chart(structs.replace(chart(), keys=[7, 8, 9, 10]))
+    assert plot.pointed_key is None
+
+
 def test_a_plot_is_written_as_a_drawing_and_looks_other_in_another_theme(
     plot: Plot, tmp_path: Path, qapp: QApplication
 ) -> None:
