@@ -78,7 +78,7 @@ class Painted:
         self.heard: Callable[[str], None] | None = None
         self._last: dict[str, object] = {}
         self._piece_of: dict[int, tuple[str, Callable[[], Any]]] = {
-            id(window.wall.canvas): ("wall", lambda: window.wall.canvas._picture),
+            id(window.wall.canvas): ("wall", lambda: window.wall.canvas.state.picture),
             id(window.head.map): ("head", lambda: window.head.picture),
             id(window.attention.map): ("row", lambda: window.attention.picture),
         }

@@ -135,7 +135,7 @@ def another_wall(live: Live, lens: str) -> tuple[float, float]:
     canvas, times = live.shell.window.wall.canvas, list[float]()
 
     def on_painted(name: str) -> None:
-        picture = canvas._picture
+        picture = canvas.state.picture
         if name == "wall" and picture is not None and picture.request.lens == lens:
             times.append(time.perf_counter())
 
