@@ -17,10 +17,8 @@ import numpy.typing as npt
 import torch
 from msgspec import Struct
 
-from engine.device import new_buffer
-
 Arrays = dict[str, npt.NDArray[Any]]
-SMALLEST_BYTES = 1 << 16  # of a slot: less is never allocated on a GPU, nor given back on a CPU
+SMALLEST_BYTES = 1 << 16  # least size of a slot on a GPU
 LATE_STEPS = 2  # on a GPU, by how many steps reading may lag behind
 TIMEOUT_S = 2.0  # after which a copy is no longer waited for, but repeated on the stream of the forward
 SPIN_S = 2e-3  # for which a copy is polled without a pause
@@ -116,7 +114,7 @@ class ObservationRing:
 
 
 class PlainSlot:
-    """A slot whose copy is complete at once: for CPUs, and devices without pinned memory."""
+    """A slot whose copy is complete at once: for devices without pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -124,8 +122,8 @@ class PlainSlot:
         self._arrived = self._buffer
 
     def buffer(self, num_bytes: int) -> torch.Tensor:
-        if not num_bytes <= len(self._buffer) <= max(SMALLEST_BYTES, 4 * num_bytes):  # nor that of a prompt's chunk
-            self._buffer = self._arrived = new_buffer(self._buffer, (num_bytes,))
+        if len(self._buffer) < num_bytes:
+            self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
         return self._buffer
 
     def send(self, num_bytes: int) -> None:
