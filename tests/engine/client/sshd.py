@@ -101,19 +101,19 @@ class Sshd:
 
 @contextmanager
 def sshd(folder: Path) -> Iterator[Sshd | str]:
-    """An sshd, or the reason why none can be had. One that root starts wants /run/sshd, as its service makes it."""
+    """An sshd, or the reason why none can be had. One that root starts wants /run/sshd, as its service makes it; that
+    stays, for another test process may have started one meanwhile, which would turn everybody away."""
     missing = [
         name for name, path in (("sshd", SSHD), *((n, shutil.which(n)) for n in ("ssh", "ssh-keygen"))) if not path
     ]
     if missing or not hasattr(os, "getuid"):
         yield f"there is no {missing[0] if missing else 'sshd for this system'} here"
         return
-    made = Path("/run/sshd") if os.getuid() == 0 and not Path("/run/sshd").exists() else None
     server = None
     try:
-        if made is not None:
-            made.mkdir(mode=0o755, parents=True)
         try:
+            if os.getuid() == 0:
+                Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
             server = Sshd(folder)
             why_not = server.why_not()
         except (OSError, KeyError, subprocess.SubprocessError) as error:  # a user without a name, among others
@@ -122,8 +122,6 @@ def sshd(folder: Path) -> Iterator[Sshd | str]:
     finally:
         if server is not None:
             server.close()
-        if made is not None:
-            made.rmdir()
 
 
 def programs(folder: Path, ssh: str = 'for last; do :; done\nexec sh -c "exec $last"') -> Path:

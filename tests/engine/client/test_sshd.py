@@ -65,6 +65,13 @@ def test_steps_exports_and_the_end_of_the_connection_in_mid_run(rack: Sshd, tmp_
         far.client.close(0.5)
 
 
+def test_the_end_of_one_sshd_leaves_another_at_work(rack: Sshd, tmp_path: Path) -> None:
+    with sshd(tmp_path) as another:
+        assert isinstance(another, Sshd)
+        assert not another.why_not()
+    assert not rack.why_not()
+
+
 def test_the_other_forms_of_an_address_and_a_shell_that_talks(rack: Sshd, tmp_path: Path) -> None:
     address = f"ssh://rack:{rack.chatty_port}{rack.bin}/kvloupe-engine"
     far = Driver(open_client(address))
