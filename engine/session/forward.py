@@ -440,4 +440,5 @@ def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -
     changed = sum(max(len(delta.rewritten_keys), len(delta.rewritten_values)) for delta in deltas)
     gone = sum(len(delta.left_window) + sum(went.shape[1] for went in delta.evicted) for delta in deltas)
     pages = sum(isinstance(e, PageAllocated) and e.seq_id == part.seq_id for e in record.page_events)
-    return WrittenRows(part.seq_id, sum(len(delta.written) for delta in deltas), changed, gone, pages)
+    written = [len(delta.written) for delta in deltas if delta.written]
+    return WrittenRows(part.seq_id, sum(written), changed, gone, pages, len(written))

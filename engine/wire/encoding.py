@@ -25,7 +25,7 @@ from engine.wire.commands import COMMANDS
 from engine.wire.events import EVENTS
 from engine.wire.message import Command, Event
 
-VERSION = 7  # raised with every change of a message, so that two versions of this program refuse each other by name
+VERSION = 8  # raised with every change of a message, so that two versions of this program refuse each other by name
 MAX_MESSAGE_BYTES = 1 << 28
 MAX_FRAMES = 1 << 12
 

@@ -79,14 +79,16 @@ class Chosen(Variant, frozen=True):
 
 
 class WrittenRows(Part, frozen=True):
-    """What a step changed in the cache of a sequence, over all layers: rows written; older rows whose numbers changed
-    (coded late, sinks rotated, computed again); rows evicted by a rule or a window; and pages added."""
+    """What a step changed in the cache of a sequence, summed over its layers: rows written, in `num_layers` of them;
+    older rows whose numbers changed (coded late, sinks rotated, computed again); rows evicted by a rule or a window;
+    and pages added."""
 
     seq_id: int
     num_written: int
     num_rewritten: int
     num_evicted: int
     num_new_pages: int
+    num_layers: int
 
 
 class Written(Variant, frozen=True):

@@ -176,7 +176,7 @@ def _begin(story: Story) -> None:
     story.models.selection.update(step=1)
     story.go("a step finishes it, wherever one looks", wish.on_step)
     story.go("it is given up", story.status(suspended=None))
-    chosen, rows = ChosenToken(0, 3, "x", (), 1.0, 7, None), WrittenRows(0, 6, 0, 0, 0)
+    chosen, rows = ChosenToken(0, 3, "x", (), 1.0, 7, None), WrittenRows(0, 6, 0, 0, 0, 6)
     for phase in (Scheduled((computed,)), Chosen((chosen,)), Written((rows,))):
         story.engine.outbox.append(PhaseReached(4, samples.LAYERS, phase))
     story.go("all of another", story.status(step=4, sequences=(info(0, 8),)), tell(step(4, 4, 3)))

@@ -178,7 +178,7 @@ def test_what_the_phases_say(growing: Driver) -> None:
     assert words[Scheduled].endswith(f"is computed at position {text.position}")
     assert "looked most at" in words[LayerDone]
     assert "the most probable" in words[Chosen]
-    assert words[Written] == "6 rows written in all layers · none evicted"
+    assert words[Written] == "6 rows written, 1 in each of 6 layers · none evicted"
 
 
 @pytest.fixture

@@ -31,7 +31,20 @@ def test_the_words_name_each_sequence_and_the_tokens_that_it_is_computed(part: S
 
 
 def test_one_of_each_is_no_plural() -> None:
-    one = "1 row written in all layers · 1 older one written anew · 1 evicted · 1 new page"
-    assert written_words(WrittenRows(0, 1, 1, 1, 1)) == one
-    two = "2 rows written in all layers · 2 older ones written anew · 2 evicted · 2 new pages"
-    assert written_words(WrittenRows(0, 2, 2, 2, 2)) == two
+    one = "1 row written in 1 layer · 1 older one written anew · 1 evicted · 1 new page"
+    assert written_words(WrittenRows(0, 1, 1, 1, 1, 1)) == one
+    two = "2 rows written in 1 layer · 2 older ones written anew · 2 evicted · 2 new pages"
+    assert written_words(WrittenRows(0, 2, 2, 2, 2, 1)) == two
+
+
+@pytest.mark.parametrize(
+    ("num_written", "num_layers", "words"),
+    [
+        (6, 6, "6 rows written, 1 in each of 6 layers"),
+        (24, 6, "24 rows written, 4 in each of 6 layers"),
+        (33, 6, "33 rows written in 6 layers"),  # cross layers write the source, the others one token
+        (0, 0, "0 rows written in 0 layers"),
+    ],
+)
+def test_rows_are_said_to_be_counted_layer_by_layer(num_written: int, num_layers: int, words: str) -> None:
+    assert written_words(WrittenRows(0, num_written, 0, 0, 0, num_layers)) == f"{words} · none evicted"

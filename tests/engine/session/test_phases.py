@@ -179,6 +179,7 @@ def test_what_each_phase_knows() -> None:
     assert isinstance(last, Written)
     written = last.sequences[0]
     assert (written.num_written, written.num_rewritten, written.num_evicted, written.num_new_pages) == (2, 0, 0, 1)
+    assert written.num_layers == 2
 
 
 def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> None:
