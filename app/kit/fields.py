@@ -336,8 +336,8 @@ NAME_WIDTH, FIELD_WIDTH = 62, 58
 class SliderTrack(QSlider):
     """A slider drawn as a thin line with a round handle; a click jumps to the place."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(Qt.Orientation.Horizontal, parent)
+    def __init__(self) -> None:
+        super().__init__(Qt.Orientation.Horizontal)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumWidth(40)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -386,7 +386,7 @@ class SliderTrack(QSlider):
 
 class Knob(QWidget):
     """A named slider with a field. Signals: `moved()`, the user changed the value (setting it in code emits nothing);
-    `renamed()`, the name was clicked where it offers a second meaning."""
+    `renamed()`, the name was clicked where it offers a second meaning. `was_moved`: whether the user has changed it."""
 
     moved = Signal()
     renamed = Signal()
@@ -394,6 +394,7 @@ class Knob(QWidget):
     def __init__(self, name: str, tip: str, decimals: int) -> None:
         super().__init__()
         self._stops: tuple[float, ...] = (0.0, 1.0)
+        self.was_moved = False
         self._name = QPushButton()
         self._name.setFlat(True)
         self._name.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -468,10 +469,14 @@ class Knob(QWidget):
         if index < len(self._stops):
             with QSignalBlocker(self.field):
                 self.field.setValue(self._stops[index])
-            self.moved.emit()
+            self._tell()
 
     def _on_field(self, _value: float) -> None:
         self._show()
+        self._tell()
+
+    def _tell(self) -> None:
+        self.was_moved = True
         self.moved.emit()
 
 

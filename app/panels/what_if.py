@@ -3,8 +3,6 @@ cache is not changed."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QTimer, Signal
@@ -69,7 +67,6 @@ class WhatIfKnobs(QWidget):
         super().__init__()
         self._num_rows = 0
         self._by_ratio = False
-        self._own: set[str] = set()  # sizes that the user has set; the others follow the number of rows
         self.rule = self._rules()
         self.codec = CodecChoice(22)
         self.knobs = {
@@ -79,9 +76,7 @@ class WhatIfKnobs(QWidget):
         column(self.rule, 1, self.codec, 2, *self.knobs.values(), None, spacing=2, on=self)
         for name in ("budget", "ratio"):
             self.knobs[name].renamed.connect(self._on_renamed)
-        for name in ("budget", "window"):
-            self.knobs[name].moved.connect(partial(self._own.add, name))
-        for knob in self.knobs.values():  # connected last, so that listeners read the updated state
+        for knob in self.knobs.values():
             knob.moved.connect(self.moved)
         self.rule.choose("streamingllm")
         on_change(self._on_rule, self.rule)
@@ -171,19 +166,19 @@ class WhatIfKnobs(QWidget):
 
     def _preset(self) -> None:
         """Set the default parameters of the rule."""
-        self._own.discard("window")
+        self.knobs["window"].was_moved = False
         self.knobs["sinks"].set_value(self._retention.sinks)
         self.knobs["ratio"].set_value(SHARE)
 
     def _follow(self) -> None:
-        """Set the sizes that the user has not set to half of the rows."""
+        """Set budget and window to half of the rows, unless the user has set them."""
         retention = self._retention
         if retention.is_by_position:
             retention = replace(retention, sinks=self.knobs["sinks"].number if "sinks" in self._parameters else 0)
         half = fitted(CacheSpec(retention=retention), self._num_rows, SHARE).retention
-        if "budget" not in self._own:
+        if not self.knobs["budget"].was_moved:
             self.knobs["budget"].set_value(half.budget or 1)
-        if "window" not in self._own:
+        if not self.knobs["window"].was_moved:
             self.knobs["window"].set_value(-1 if half.window is None else half.window)
 
     # ---- showing -------------------------------------------------------------------------------------------------

@@ -31,11 +31,7 @@ def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:
     knobs = view.knobs
 
     def knob(name: str, value: float) -> Callable[[], object]:
-        def move_it() -> None:
-            knobs.knobs[name].set_value(value)
-            knobs.knobs[name].moved.emit()
-
-        return move_it
+        return lambda: knobs.knobs[name].field.setValue(value)
 
     for rule in ("h2o", "snapkv", "tova", "keydiff", "sliding", "streamingllm", "pyramid", "all"):
         if knobs.rule.findData(rule) >= 0:

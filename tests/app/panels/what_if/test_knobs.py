@@ -123,8 +123,7 @@ def test_a_size_that_a_person_has_set_stays_and_the_others_follow_the_rows(
 def test_another_rule_begins_with_a_window_of_its_own(knobs: WhatIfKnobs) -> None:
     """A budget that a person has set stays; a window is another thing in another rule."""
     knobs.choose("streamingllm", "exact")
-    knobs.knobs["window"].set_value(7)
-    knobs.knobs["window"].moved.emit()
+    knobs.knobs["window"].field.setValue(7)
     assert knobs.spec().retention.window == 7
     knobs.set_num_rows(60)
     assert knobs.spec().retention.window == 7
