@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -158,7 +157,7 @@ ParameterField = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox | PoolSize
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
-_RIVALS = {"budget": "ratio", "ratio": "budget"}  # they exclude each other: setting one resets the other
+_RIVALS = ("budget", "ratio")  # they exclude each other: setting one resets the other
 
 
 class CacheDialog(QuestionDialog):
@@ -214,14 +213,14 @@ class CacheDialog(QuestionDialog):
         field.setAccessibleName(parameter.label)
         self.fields[parameter.name], self._parameters[parameter.name] = field, parameter
         self.form.addRow(label, field)
-        if (rival := _RIVALS.get(parameter.name)) is not None:
-            on_change(partial(self._take_back, rival), field)
+        if parameter.name in _RIVALS:
+            on_change(self._on_rival, field)
 
-    def _take_back(self, name: str, value: float) -> None:
-        """Set a number back to 0, as another was set."""
-        rival = self.fields.get(name)
-        if value and isinstance(rival, (QSpinBox, QDoubleSpinBox)):
-            rival.setValue(0)
+    def _on_rival(self, value: float) -> None:
+        """Set the other of two rivals back to 0, as one was set."""
+        for rival in (self.fields[name] for name in _RIVALS if value and name in self.fields):
+            if rival is not self.sender() and isinstance(rival, NumberField):
+                rival.setValue(0)
 
     def _on_pool(self) -> None:
         """Say what the pool comes to, or why it is impossible; an empty field is no error while the user is typing."""

@@ -116,6 +116,16 @@ def test_a_budget_that_is_typed_is_the_budget(ready: Shell, engine: FakeEngine, 
     assert engine.of(SetCache) == [SetCache(tuned(H2O, budget=24))]
 
 
+def test_a_budget_and_a_ratio_take_each_other_back(host: QWidget) -> None:
+    dialog = CacheDialog(H2O, None, host)
+    dialog.fields["ratio"].setValue(0.5)
+    assert dialog.fields["budget"].value() == 0
+    assert dialog.answer() == tuned(H2O, ratio=0.5)
+    dialog.fields["budget"].setValue(32)
+    assert dialog.fields["ratio"].value() == 0
+    assert dialog.answer() == tuned(H2O, budget=32)
+
+
 def test_a_hub_name_that_is_typed_is_loaded(ready: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
     ready.window.actions_["model.hub"].trigger()
     assert open_dialogs() == [HubDialog]
