@@ -18,29 +18,29 @@ MAX_BYTES = 128 << 20  # limit for one sequence; a session sets a lower one for 
 @dataclass(frozen=True, eq=False)
 class Lost:
     """What one layer lost in one step: K and V of rows as they were stored, `[1, H_kv, E, ...]`, with their `positions`
-    `[H_kv, E]` where they were evicted one by one; exact rows that are read from codes from now on; and the `state`
-    of the eviction rule (a layer's `memory`) before the step, where it had one."""
+    `[H_kv, E]` where they were evicted one by one; exact rows that are read from codes from now on; and the `memory`
+    of the eviction rule before the step, where it had one."""
 
     keys: Sequence[torch.Tensor] = ()
     values: Sequence[torch.Tensor] = ()
     positions: torch.Tensor | None = None
-    state: torch.Tensor | None = None
+    memory: torch.Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
-        beside = (each for each in (self.positions, self.state) if each is not None)
+        beside = (each for each in (self.positions, self.memory) if each is not None)
         return sum(int(each.nbytes) for each in (*self.keys, *self.values, *beside))
 
 
 @dataclass(frozen=True, eq=False)
 class LostStep:
-    """What the step to `at` tokens removed, by layer. `state_at` is the number of tokens before it, if the layers have
-    the rule's state of then. `pages`: ids of the evicted pages by their index in the page table; the rows of a layer
+    """What the step to `at` tokens removed, by layer. `memory_at` is the number of tokens before it, if the layers have
+    the rule's memory of then. `pages`: ids of the evicted pages by their index in the page table; the rows of a layer
     are in their order."""
 
     at: int
     layers: Mapping[int, Lost]
-    state_at: int | None = None
+    memory_at: int | None = None
     pages: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -56,13 +56,13 @@ class LostRows:
     """The log of one sequence. What exceeds the limit is dropped from the oldest step on, and going back beyond that is
     refused. All numbers of tokens are those of the decoder.
 
-    `floor`: the fewest tokens whose rows can be restored; `state_floor`: the fewest whose rule's state can.
+    `floor`: the fewest tokens whose rows can be restored; `memory_floor`: the fewest whose rule's memory can.
     """
 
     def __init__(self) -> None:
         self._steps: list[LostStep] = []
         self._layer_bytes: dict[int, int] = {}
-        self.num_bytes = self.floor = self.state_floor = 0
+        self.num_bytes = self.floor = self.memory_floor = 0
 
     def add(self, step: LostStep) -> None:
         """Add the newest step, which stays whatever it takes, because it may fail and be undone. A failure here leaves
@@ -102,17 +102,17 @@ class LostRows:
         """What was lost after there were `num_tokens` tokens, oldest first."""
         return self._steps[bisect_right(self._steps, num_tokens, key=lambda step: step.at) :]
 
-    def knows_state(self, num_tokens: int) -> bool:
-        """Whether the rule's state at `num_tokens` tokens, before the present, can be restored."""
+    def knows_memory(self, num_tokens: int) -> bool:
+        """Whether the rule's memory at `num_tokens` tokens, before the present, can be restored."""
         later = self.since(num_tokens)[:1]
-        is_known = all(step.state_at in (None, num_tokens) for step in later)
-        return num_tokens == 0 or (num_tokens >= self.state_floor and is_known)
+        is_known = all(step.memory_at in (None, num_tokens) for step in later)
+        return num_tokens == 0 or (num_tokens >= self.memory_floor and is_known)
 
-    def states_at(self, num_tokens: int) -> dict[int, torch.Tensor | None] | None:
-        """The rule's state by layer at `num_tokens` tokens; None where the log does not have it."""
+    def memories_at(self, num_tokens: int) -> dict[int, torch.Tensor | None] | None:
+        """The rule's memory by layer at `num_tokens` tokens; None where the log does not have it."""
         later = self.since(num_tokens)[:1]
         found = [
-            {index: lost.state for index, lost in step.layers.items()} for step in later if step.state_at == num_tokens
+            {index: lost.memory for index, lost in step.layers.items()} for step in later if step.memory_at == num_tokens
         ]
         return found[0] if found else None
 
@@ -120,13 +120,13 @@ class LostRows:
         """Drop what was lost after `num_tokens` tokens."""
         while self._steps and self._steps[-1].at > num_tokens:
             self._drop(-1)
-        self.state_floor = min(self.state_floor, num_tokens)
+        self.memory_floor = min(self.memory_floor, num_tokens)
 
     def forget(self, num_tokens: int) -> None:
         """Drop everything: nothing before the present, which has `num_tokens` tokens, can be restored any more."""
         self._steps.clear()
         self._layer_bytes = {}
-        self.num_bytes, self.floor, self.state_floor = 0, num_tokens, num_tokens
+        self.num_bytes, self.floor, self.memory_floor = 0, num_tokens, num_tokens
 
     def step_bytes(self) -> Iterator[tuple[int, int]]:
         """The identity and bytes of every step: copies of a log share them, so that they are to be counted once."""
@@ -136,5 +136,5 @@ class LostRows:
         """A log with the same steps that can be changed independently of this one."""
         made = LostRows()
         made._steps, made._layer_bytes = [*self._steps], self._layer_bytes
-        made.num_bytes, made.floor, made.state_floor = self.num_bytes, self.floor, self.state_floor
+        made.num_bytes, made.floor, made.memory_floor = self.num_bytes, self.floor, self.memory_floor
         return made

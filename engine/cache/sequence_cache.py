@@ -579,7 +579,7 @@ class SequenceCache:
             self.layers[index].restore_states(states)
         self.num_tokens, self.ended_at = stored.num_tokens, stored.prompt_ended_at
         if self.rule is not None and self.rule.remembers:
-            self.lost.state_floor = self.num_decoded(self.num_tokens)
+            self.lost.memory_floor = self.num_decoded(self.num_tokens)
         if stored.edited_from is not None:
             hidden = {index: layer.hidden for index, layer in stored.layers.items() if layer.hidden is not None}
             pinned = {index: layer.pinned for index, layer in stored.layers.items() if layer.pinned is not None}

@@ -55,8 +55,8 @@ class LayerPlan:
         the positions `[H_kv, E]` of those evicted."""
         after, gone = self.after, positions.gather(1, evicted)
         keys, values = after.key_store, after.value_store
-        state = None if self.lost is None else self.lost.state
-        self.lost = Lost(keys.picked(evicted), values.picked(evicted), gone, state)
+        memory = None if self.lost is None else self.lost.memory
+        self.lost = Lost(keys.picked(evicted), values.picked(evicted), gone, memory)
         after.key_store, after.value_store = keys.with_only(kept), values.with_only(kept)
         after.positions, after.held = positions.gather(1, kept), kept.shape[1]
         return gone
@@ -123,7 +123,7 @@ class CompressedCache(SequenceCache):
             if evicts and self.rule is not None and plan.layer.index in self._retention:
                 self._plan_eviction(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
-                plan.after.memory = None  # such a rule evicts only once, and needs no state any more
+                plan.after.memory = None  # such a rule evicts only once, and needs no memory any more
         self._apply(plans, num_tokens)
         self.ended_at = num_prompt_tokens if is_over else None
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
@@ -135,7 +135,7 @@ class CompressedCache(SequenceCache):
             after.value_store, values = layer.value_store.settled()
             plan.exact = keys, values
         if rule is not None and rule.is_per_row:
-            plan.lost = Lost(state=layer.memory)
+            plan.lost = Lost(memory=layer.memory)
         if rule is not None and rule.remembers and probe is not None and layer.index in self._retention:
             after.memory = rule.remember(layer.memory, probe, layer.index, layer.num_heads)
         return plan
@@ -146,7 +146,7 @@ class CompressedCache(SequenceCache):
         rule, own, is_step = self.rule, self.num_decoded(num_tokens), num_tokens > self.num_tokens
         num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
         is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
-        loses_state = is_step and rule is not None and rule.has_large_state and self.ended_at is None
+        loses_memory = is_step and rule is not None and rule.has_large_memory and self.ended_at is None
         for plan in plans if num_bytes and is_logged else ():
             keys, values = ([rows.clone() for rows in part] for part in plan.exact)
             plan.lost = Lost(keys, values)
@@ -159,8 +159,8 @@ class CompressedCache(SequenceCache):
             plan.layer.__dict__.update(plan.after.__dict__)
         if not is_logged:
             self.lost.floor = own
-        if loses_state:
-            self.lost.state_floor = own
+        if loses_memory:
+            self.lost.memory_floor = own
 
     def _plan_eviction(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
         """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that
@@ -263,7 +263,7 @@ class CompressedCache(SequenceCache):
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
-        """Copy codes, positions and the rule's state. The log of lost rows is copied only for the same sequence
+        """Copy codes, positions and the rule's memory. The log of lost rows is copied only for the same sequence
         (`as_itself`)."""
         if not isinstance(other, CompressedCache) or other.spec != self.spec:
             return False
@@ -316,7 +316,7 @@ class CompressedLayer(OwnLayer):
     """K and V of one layer, quantised or partly evicted; attention reads the dequantised numbers.
 
     `positions` `[H_kv, S]` are those of the rows held, None while none was evicted. `seen` counts all tokens, held or
-    not: position ids and masks follow it. `memory` is the eviction rule's state. `lost` is the log of the whole cache,
+    not: position ids and masks follow it. `memory` is the eviction rule's. `lost` is the log of the whole cache,
     in which this layer is `index`. `rotation` is given when sinks are to be rotated.
     """
 
@@ -454,7 +454,7 @@ class CompressedLayer(OwnLayer):
     # ---- going back ----------------------------------------------------------------------------------------------
 
     def can_crop(self, num_tokens: int) -> bool:
-        return num_tokens == self.seen or (self.lost.knows_state(num_tokens) and self.knows(num_tokens))
+        return num_tokens == self.seen or (self.lost.knows_memory(num_tokens) and self.knows(num_tokens))
 
     def knows(self, num_tokens: int) -> bool:
         return num_tokens == self.seen or num_tokens >= self.lost.floor
@@ -465,8 +465,8 @@ class CompressedLayer(OwnLayer):
         later = [] if num_tokens >= self.seen else self.lost.since(num_tokens)
         if num_tokens == 0:
             self.memory = None
-        elif later and later[0].state_at == num_tokens:
-            self.memory = later[0].layers[self.index].state
+        elif later and later[0].memory_at == num_tokens:
+            self.memory = later[0].layers[self.index].memory
         mine = [step.layers[self.index] for step in later if self.index in step.layers]
         undone = [(lost.positions, lost) for lost in mine if lost.positions is not None]
         if undone:

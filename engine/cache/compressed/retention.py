@@ -20,8 +20,8 @@ POOL_WIDTH = 5  # tokens; width of SnapKV's pooling
 
 @dataclass(frozen=True, eq=False)
 class LayerView:
-    """What a rule may read of a layer: keys as attention reads them, positions `[H_kv, S]`, the rule's state
-    (`memory`), and the newest query's weights `[H, S]` (None if there are none). The latest `recent` rows stay whatever
+    """What a rule may read of a layer: keys as attention reads them, positions `[H_kv, S]`, the rule's
+    `memory`, and the newest query's weights `[H, S]` (None if there are none). The latest `recent` rows stay whatever
     their scores."""
 
     layer: int
@@ -34,7 +34,7 @@ class LayerView:
 
 class Rule:
     """A rule for the specs whose name is in `names`; it scores rows. `per_head`: heads may keep different rows.
-    `remembers`: it has a state that is updated at each step. `is_per_row`: this state is one number `[H_kv, S]` for
+    `remembers`: it has a memory, which is updated at each step. `is_per_row`: the memory is one number `[H_kv, S]` for
     each row, which is logged and evicted with its row."""
 
     names: tuple[str, ...] = ()
@@ -46,8 +46,8 @@ class Rule:
         self.spec = spec
 
     @property
-    def has_large_state(self) -> bool:
-        """Whether the rule has a state that is too large to be logged at each step."""
+    def has_large_memory(self) -> bool:
+        """Whether the rule has a memory that is too large to be logged at each step."""
         return self.remembers and not self.is_per_row
 
     @property
@@ -60,7 +60,7 @@ class Rule:
         return None
 
     def remember(self, memory: torch.Tensor | None, probe: Probe, layer: int, kv_heads: int) -> torch.Tensor | None:
-        """The rule's state after a forward: `[…, S]`, with a column for every row."""
+        """The rule's memory after a forward: `[…, S]`, with a column for every row."""
         return None
 
     def score(self, view: LayerView) -> torch.Tensor:

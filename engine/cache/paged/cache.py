@@ -304,15 +304,15 @@ class PagedCache(SequenceCache):
             for group, layers, page_ids in zip(self.store.groups, self._paged_layers, pages, strict=True)
         )
         if self.keeper is not None:
-            found = self._with_states(found, self.keeper)
+            found = self._with_memory(found, self.keeper)
         return replace(found, tables=tables)
 
-    def _with_states(self, found: StoredCache, keeper: PageKeeper) -> StoredCache:
-        """The stored cache with the rule's state for each layer."""
+    def _with_memory(self, found: StoredCache, keeper: PageKeeper) -> StoredCache:
+        """The stored cache with the rule's memory for each layer."""
         own, memory = self.num_decoded(found.num_tokens), keeper.memory
         is_lost = False
         if found.num_tokens < self.num_tokens and keeper.rule.remembers:
-            is_lost, memory = not self.lost.knows_state(own), self.lost.states_at(own) or {}
+            is_lost, memory = not self.lost.knows_memory(own), self.lost.memories_at(own) or {}
         why_not = "what its rule remembered then is not known any more" if is_lost else ""
         layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
         return replace(found, layers=layers)
@@ -377,8 +377,8 @@ class PagedCache(SequenceCache):
         self.keeper.apply(table, cut, memory, is_over)
         if is_over and not was_over:
             self.ended_at = num_tokens
-        if rule.has_large_state and not was_over:
-            self.lost.state_floor = table.num_tokens
+        if rule.has_large_memory and not was_over:
+            self.lost.memory_floor = table.num_tokens
         if cut is None:
             return ()
         group.pool.evict_from(table, cut.numbers)
@@ -418,12 +418,12 @@ class PagedCache(SequenceCache):
         return count + self.num_source if count else 0
 
     def _restore_pages(self, keeper: PageKeeper, num_tokens: int) -> bool:
-        """Restore pages and the rule's state as they were at `num_tokens` tokens. Returns False, and does nothing,
+        """Restore pages and the rule's memory as they were at `num_tokens` tokens. Returns False, and does nothing,
         where the log no longer has them or the pool has too few pages."""
         pool, table = self.store.groups[0].pool, self.tables[0]
         num_tokens = self.num_decoded(num_tokens)
         later, count = self.lost.since(num_tokens), -(-num_tokens // self.store.page_size)
-        is_known = num_tokens >= self.lost.floor and self.lost.knows_state(num_tokens)
+        is_known = num_tokens >= self.lost.floor and self.lost.knows_memory(num_tokens)
         if num_tokens not in (0, table.num_tokens) and not is_known:
             return False
         # a step that failed may have logged pages that it did not drop
@@ -435,8 +435,8 @@ class PagedCache(SequenceCache):
         pool.truncate(table, num_tokens)
         pool.restore_pages(table, sorted(gone))
         keeper.write_back(table, gone, later, self.store.rows_of)
-        if num_tokens == 0 or (later and later[0].state_at == num_tokens):
-            keeper.memory = self.lost.states_at(num_tokens) or {}
+        if num_tokens == 0 or (later and later[0].memory_at == num_tokens):
+            keeper.memory = self.lost.memories_at(num_tokens) or {}
         self.num_restored = len(gone) * self.store.page_size
         return True
 

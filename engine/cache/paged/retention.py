@@ -40,7 +40,7 @@ class PageCut:
 
 
 class PageKeeper:
-    """The eviction rule of one sequence in pages, and its state `memory` by layer."""
+    """The eviction rule of one sequence in pages, and its `memory` by layer."""
 
     def __init__(
         self, retention: RetentionSpec, layers: tuple[LayerGeometry, ...], page_size: int, seq_id: int
@@ -63,7 +63,7 @@ class PageKeeper:
         positions: torch.Tensor,
         pinned: RowMarks,
     ) -> tuple[PageCut | None, MemoryOfLayers]:
-        """Decide what to evict after a forward, and compute the rule's new state. Changes nothing.
+        """Decide what to evict after a forward, and compute the rule's new memory. Changes nothing.
 
         `is_over`: the prompt has ended, `was_over`: before this step. `rows` gives a layer's keys `[H_kv, S, D]`,
         `positions` `[S]` their positions; pages with a row `pinned` in any layer stay.
@@ -149,31 +149,31 @@ class PageKeeper:
     def lost_with(
         self, table: PageTable, cut: PageCut | None, before: int | None, stored: PageRowsOf
     ) -> LostStep | None:
-        """What evicting these pages, and a step after `before` tokens, removes: the pages' rows, and the rule's state;
-        None if nothing. Without `before` the state is not logged."""
-        state_at = before if self.rule.is_per_row else None
-        if cut is None and state_at is None:
+        """What evicting these pages, and a step after `before` tokens, removes: the pages' rows, and the rule's memory;
+        None if nothing. Without `before` the memory is not logged."""
+        memory_at = before if self.rule.is_per_row else None
+        if cut is None and memory_at is None:
             return None
         layers = {}
         for layer in self._layers:
-            state = None if state_at is None else self.memory.get(layer)
+            memory = None if memory_at is None else self.memory.get(layer)
             if cut is None:
-                layers[layer] = Lost(state=state)
+                layers[layer] = Lost(memory=memory)
                 continue
             slots = slots_of(table, cut.numbers, stored[layer][0].device)
             keys, values = (part.codes(slots) for part in stored[layer])
-            layers[layer] = Lost(keys, values, state=state)
+            layers[layer] = Lost(keys, values, memory=memory)
         pages = {number: table.page_ids[number] for number in cut.numbers} if cut else {}
-        return LostStep(table.num_tokens, layers, state_at, pages)
+        return LostStep(table.num_tokens, layers, memory_at, pages)
 
     def apply(self, table: PageTable, cut: PageCut | None, memory: MemoryOfLayers, is_over: bool) -> None:
-        """Take over the new state of a plan, without the rows of evicted pages. The caller evicts the pages from the
+        """Take over the new memory of a plan, without the rows of evicted pages. The caller evicts the pages from the
         table afterwards."""
         if cut is not None and self.rule.is_per_row:
             is_left = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
             stays = is_left.repeat_interleave(self._page_size)[: table.num_held_tokens]
             memory = {layer: None if m is None else m[:, stays.to(m.device)] for layer, m in memory.items()}
-        # a rule that evicts only once needs no state any more
+        # a rule that evicts only once needs no memory any more
         self.memory = {} if is_over and self.retention.only_at_prompt_end else memory
 
     def positions_of(self, pages: Iterable[int]) -> torch.Tensor:
@@ -206,7 +206,7 @@ class PageKeeper:
                         part.restore(slots_of(table, (number,), part.device), page)
 
     def fork(self, seq_id: int) -> PageKeeper:
-        """A keeper with the same state for another sequence."""
+        """A keeper with the same memory for another sequence."""
         made = copy.copy(self)
         made.seq_id = seq_id
         return made

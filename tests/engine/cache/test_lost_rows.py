@@ -11,10 +11,10 @@ from engine.cache import lost_rows
 from engine.cache.lost_rows import Lost, LostRows, LostStep
 
 
-def lost(at: int, num_bytes: int, state_at: int | None = None) -> LostStep:
-    """A step to `at` tokens that took so many bytes from layer 0, with a state of three bytes in layer 1."""
-    rows, state = torch.zeros(num_bytes, dtype=torch.uint8), torch.full((3,), at - 1, dtype=torch.uint8)
-    return LostStep(at, {0: Lost([rows]), 1: Lost(state=state)}, state_at)
+def lost(at: int, num_bytes: int, memory_at: int | None = None) -> LostStep:
+    """A step to `at` tokens that took so many bytes from layer 0, with a memory of three bytes in layer 1."""
+    rows, memory = torch.zeros(num_bytes, dtype=torch.uint8), torch.full((3,), at - 1, dtype=torch.uint8)
+    return LostStep(at, {0: Lost([rows]), 1: Lost(memory=memory)}, memory_at)
 
 
 def filled(sizes: tuple[int, ...] = (4, 4, 4)) -> LostRows:
@@ -24,19 +24,19 @@ def filled(sizes: tuple[int, ...] = (4, 4, 4)) -> LostRows:
     return log
 
 
-def state(log: LostRows, num_tokens: int) -> list[int] | None:
-    found = log.states_at(num_tokens)
+def memory_of(log: LostRows, num_tokens: int) -> list[int] | None:
+    found = log.memories_at(num_tokens)
     return None if found is None or found[1] is None else found[1].tolist()
 
 
-def test_the_oldest_step_goes_when_the_room_is_full_with_its_rows_and_its_state(
+def test_the_oldest_step_goes_when_the_room_is_full_with_its_rows_and_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lost_rows, "MAX_BYTES", 15)
     log = filled()
     assert [step.at for step in log.since(0)] == [2, 3]
     assert (log.floor, log.num_bytes, log.bytes_of(0), log.bytes_of(1)) == (1, 14, 8, 6)
-    assert [state(log, n) for n in range(4)] == [None, [1] * 3, [2] * 3, None]
+    assert [memory_of(log, n) for n in range(4)] == [None, [1] * 3, [2] * 3, None]
 
 
 def test_a_step_larger_than_the_room_stays_until_the_next_because_it_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,31 +48,31 @@ def test_a_step_larger_than_the_room_stays_until_the_next_because_it_may_fail(mo
     assert log.floor == 2
 
 
-def test_a_state_is_known_at_the_end_of_each_step_only() -> None:
+def test_a_memory_is_known_at_the_end_of_each_step_only() -> None:
     log = LostRows()
     for at, before in ((8, 0), (16, 8), (17, 16)):
         log.add(lost(at, 1, before))
-    assert [n for n in range(17) if log.knows_state(n)] == [0, 8, 16]
-    log.state_floor = 16
-    assert [n for n in range(17) if log.knows_state(n)] == [0, 16]
+    assert [n for n in range(17) if log.knows_memory(n)] == [0, 8, 16]
+    log.memory_floor = 16
+    assert [n for n in range(17) if log.knows_memory(n)] == [0, 16]
     log.back_to(8)
-    assert log.knows_state(8)
+    assert log.knows_memory(8)
 
 
-def test_what_an_edit_took_away_between_two_steps_brings_no_state() -> None:
+def test_what_an_edit_took_away_between_two_steps_brings_no_memory() -> None:
     log = filled()
     log.add(lost(3, 4))
     log.add(lost(4, 4, 3))
-    assert [step.state_at for step in log.since(2)] == [2, None, 3]
-    assert state(log, 3) == [3] * 3
-    assert state(log, 2) == [2] * 3
+    assert [step.memory_at for step in log.since(2)] == [2, None, 3]
+    assert memory_of(log, 3) == [3] * 3
+    assert memory_of(log, 2) == [2] * 3
 
 
 def test_what_is_forgotten_is_refused_and_the_present_stays() -> None:
     log = filled()
     log.forget(3)
     assert (log.since(0), log.num_bytes, log.bytes_of(0), log.floor) == ([], 0, 0, 3)
-    assert not log.knows_state(2)
+    assert not log.knows_memory(2)
 
 
 def test_a_copy_goes_its_own_way() -> None:
@@ -89,7 +89,7 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 @pytest.mark.parametrize(("max_bytes", "at"), [(21, [1, 2, 3]), (20, [2, 3]), (8, [3]), (0, [])])
-def test_shrinking_bounds_rows_and_states_together(max_bytes: int, at: list[int]) -> None:
+def test_shrinking_bounds_rows_and_memories_together(max_bytes: int, at: list[int]) -> None:
     log = filled()
     log.shrink(max_bytes)
     assert [step.at for step in log.since(0)] == at
@@ -121,4 +121,4 @@ def test_it_tells_what_a_list_would(program: list[tuple[str, int]]) -> None:
         assert log.num_bytes == sum(step.num_bytes for step in steps) == log.bytes_of(0) + log.bytes_of(1)
         for tokens in range(now + 1):
             assert log.since(tokens) == [step for step in steps if step.at > tokens]
-            assert (state(log, tokens) is not None) == (floor <= tokens < now)
+            assert (memory_of(log, tokens) is not None) == (floor <= tokens < now)

@@ -285,7 +285,7 @@ def test_it_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 def test_what_a_rule_remembered_and_nobody_knows_any_more(tmp_path: Path) -> None:
     session = begun(SPECS["h2o"])
-    session.cache_of(0).lost.state_floor = 28
+    session.cache_of(0).lost.memory_floor = 28
     with SnapshotFile(kept(session, tmp_path / "x.safetensors", 27)) as file:
         assert "remembered then" in why_not_resumable(session.model, file)
 
