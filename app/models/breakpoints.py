@@ -148,7 +148,7 @@ class Breakpoints(QObject):
         self.changed.emit()
 
     def with_added(self, text: str) -> tuple[Breakpoint, ...]:
-        """The stops with one more. Raises `InputError` if the condition cannot be parsed or there are too many
+        """The breakpoints with one more. Raises `InputError` if the condition cannot be parsed or there are too many
         stops."""
         parsed(text)
         if len(self.listed) >= MAX_BREAKPOINTS:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.history.state import SharedList, changed
+from engine.history.state import SharedList, mapped
 from engine.history.tree import Branch, TreeShape
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.events import NodeAdded
@@ -321,7 +321,7 @@ class HistoryTree(TreeShape, QObject):
             return token.with_surprisal(values[offset]) if is_of_step else token
 
         places = [(lanes, of) for lanes in self._lanes.values() for of in lanes]
-        for (lanes, of), run in zip(places, changed([lanes[of].tokens for lanes, of in places], filled), strict=True):
+        for (lanes, of), run in zip(places, mapped([lanes[of].tokens for lanes, of in places], filled), strict=True):
             lanes[of] = lanes[of]._replace(tokens=run)
 
     def add(self, added: NodeAdded) -> None:

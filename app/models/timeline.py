@@ -215,7 +215,7 @@ class Timeline(Path, QObject):
         self._other = Path(self.history)  # to the live node, while another branch is shown
         self._forked: list[tuple[int, int, int | None, int]] = []  # forks since the newest record, in no record yet
         self._since_change: CacheBytes | None = None  # bytes held after a change of mode that is in no node yet
-        self._changed: dict[int, CacheBytes] = {}  # node without a step -> bytes held after it
+        self._held_after: dict[int, CacheBytes] = {}  # node without a step -> bytes held after it
         self._has_unannounced = False  # something was added since `texts_due` was last emitted
         self.history.reshaped.connect(self._forget_deleted)  # connected before any view, which then reads the new path
 
@@ -245,7 +245,7 @@ class Timeline(Path, QObject):
             return self._since_change
         node, record = self.tip if step is None else step, self.at(step)
         while node is not None and node in self.history and record is not None and node != record.step:
-            if (held := self._changed.get(node)) is not None:
+            if (held := self._held_after.get(node)) is not None:
                 return held
             node = self.history.node(node).parent
         return None
@@ -306,7 +306,7 @@ class Timeline(Path, QObject):
         """Add a node without a step. A change of mode that is in no node yet is now recorded in it, also where another
         step is visited next."""
         if self._since_change is not None:
-            self._changed[added.node.step] = self._since_change
+            self._held_after[added.node.step] = self._since_change
         self.history.add(added)
         if added.is_live:
             self.go_to(added.node.step)
@@ -331,7 +331,7 @@ class Timeline(Path, QObject):
         if step is not None and held is not None:
             record = self.history.record(step)
             if record is None:
-                self._changed[step] = held
+                self._held_after[step] = held
             elif (held.layers, held.exact) != (record.num_bytes.layers, record.num_bytes.exact):
                 self._since_change = held  # a change of mode after the step, as in a session that was opened again
         if is_other or was_changed or self.is_before_change:
@@ -397,7 +397,7 @@ class Timeline(Path, QObject):
         self._viewed = None
         self._forked.clear()
         self._since_change = None
-        self._changed.clear()
+        self._held_after.clear()
         self.history.clear()
         self.follow(None)
         self.reset.emit()

@@ -22,7 +22,6 @@ from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import is_endless
 from engine.session.driver import never_cancel
-from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted
 from engine.spec.model import runner_words
@@ -262,7 +261,7 @@ def check_sizes(
 
 def synthetic_ids(model: LoadedModel, count: int) -> tuple[int, ...]:
     """Reproducible token ids spread over the vocabulary; their meaning does not influence time and bytes."""
-    vocab = vocabulary(model)
+    vocab = model.vocab_size
     return tuple(2 + i * 7919 % max(1, vocab - 2) for i in range(count)) if vocab > 2 else (0,) * count
 
 

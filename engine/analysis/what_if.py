@@ -23,7 +23,7 @@ from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
 from engine.session.mode import CacheMode
-from engine.session.rerun import Outcome, RowsByLayer, fill, held_by
+from engine.session.rerun import Outcome, RowsByLayer, fill
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -68,7 +68,7 @@ def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAns
 def estimated(trial: Trial, request: WhatIf) -> Outcome:
     """What the mode would do if it had been set just before the newest token."""
     cache = scratch_cache(trial, request.cache)
-    kept_ratio, num_bytes = held_by(cache)
+    kept_ratio, num_bytes = cache.kept_ratio, cache.stored_bytes  # before the forward adds the newest token's row
     return Outcome(newest_logits(trial, cache), kept_ratio, num_bytes)
 
 

@@ -112,7 +112,9 @@ class LostRows:
         """The rule's memory by layer at `num_tokens` tokens; None where the log does not have it."""
         later = self.since(num_tokens)[:1]
         found = [
-            {index: lost.memory for index, lost in step.layers.items()} for step in later if step.memory_at == num_tokens
+            {index: lost.memory for index, lost in step.layers.items()}
+            for step in later
+            if step.memory_at == num_tokens
         ]
         return found[0] if found else None
 

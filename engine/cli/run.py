@@ -360,11 +360,11 @@ class Generation:
 
     def take_turn(self, text: str) -> None:
         """Say a text as the user's turn after the answer to the one before."""
-        from engine.session.commands import answer_of
+        from engine.session.commands import generated_text
 
         assert self._chat is not None
         (parent,) = self.session.live.ids
-        answer = answer_of(self.session, parent)
+        answer = generated_text(self.session, parent)
         self._chat = self._chat.answered(answer, text)
         self.do(SubmitPrompt(Prompt(chat=self._chat, sampling=self._sampling), alone=False, after=parent))
         (seq_id,) = self.session.live.ids

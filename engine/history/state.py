@@ -98,9 +98,9 @@ class SharedList(Sequence[T]):
         return self._items is other._items
 
 
-def changed(lists: Iterable[SharedList[T]], change: Callable[[T], T]) -> list[SharedList[T]]:
-    """The lists with other items; those that shared their items still do, and one of which no item changes stays
-    itself."""
+def mapped(lists: Iterable[SharedList[T]], change: Callable[[T], T]) -> list[SharedList[T]]:
+    """The lists with every item changed; those that shared their items still do, and one of which no item changes
+    stays itself."""
     made: dict[int, list[T]] = {}
     found = []
     for each in lists:

@@ -391,7 +391,7 @@ class TreePath:
             self.steps = [step for step in self.steps if step in self._tree]
         self.steps += steps
 
-    def at(self, step: int) -> States | None:
+    def states(self, step: int) -> States | None:
         """The states after a step; None if it is not on the path."""
         index = bisect_left(self.steps, step)
         return self._tree.states(step) if index < len(self.steps) and self.steps[index] == step else None
@@ -428,7 +428,7 @@ class TreePath:
 
     def state_of(self, owner: int, step: int) -> SequenceState | None:
         """The state of exactly this sequence after a step, without following forks."""
-        states = self.at(step)
+        states = self.states(step)
         return states.get(owner) if states else None
 
     def computed_by(self, seq_id: int, step: int) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The stops of a session: evaluates their conditions after each step, halts the run, and reports which held."""
+"""The breakpoints of a session: evaluates their conditions after each step, halts the run, and reports which held."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Breakpoints:
 
     # ---- after a step --------------------------------------------------------------------------------------------
 
-    def halt(self, session: Session, record: StepRecord) -> bool:
+    def evaluate(self, session: Session, record: StepRecord) -> bool:
         """Evaluate all conditions, including the one that the run goes to, at the step just done; whether one holds.
         Hits are reported, and the run ends. O(1) without conditions."""
         self._halted_by = None

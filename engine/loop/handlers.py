@@ -98,12 +98,12 @@ def _report_submitted(loop: EngineLoop, seq_id: int) -> None:
 
 
 def _step(loop: EngineLoop, command: commands.Step) -> None:
-    loop.session.go_on()
+    loop.session.allow_steps()
     loop.steps.step(command)
 
 
 def _run(loop: EngineLoop, command: commands.Run) -> None:
-    loop.session.go_on()
+    loop.session.allow_steps()
     loop.breakpoints.begin(command, loop.session)
     loop.steps.run(command)
 
@@ -368,7 +368,7 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.RedoEdit: lambda loop, _: _go(loop, loop.session.redo_edit),
     commands.Fork: lambda loop, command: _report_forks(loop, loop.session.fork(command.seq_id, command.step)),
     commands.JoinBranches: lambda loop, command: _report_forks(loop, *loop.session.join(command.steps)),
-    commands.StopSequence: lambda loop, command: loop.session.halt(command.seq_id),
+    commands.StopSequence: lambda loop, command: loop.session.stop(command.seq_id),
     commands.RemoveSequence: _remove_sequence,
     commands.TakePicture: _take_picture,
     commands.Watch: _watch,

@@ -103,13 +103,13 @@ class EngineLoop:
     def _turn(self, command: Command | None) -> bool:
         """Handle a command; without one do the most urgent piece of work. False where there is nothing to do."""
         if command is not None:
-            self._guard(command)
-        elif not self._go_on():
+            self._handle_and_report(command)
+        elif not self._do_piece():
             return False
         self.reporter.end_all_but(self.steps.asked_by if self._has_work else None, self.measuring.asked_by)
         return True
 
-    def _go_on(self) -> bool:
+    def _do_piece(self) -> bool:
         """Do a piece of work: surprisals if there is time, a step, then a picture that is owed, the other run of a
         comparison, an opened file, a what-if trial. False where there is none, or a step is not due yet."""
         session, wait_s = self.workspace.session, self._wait_s if self._has_work else None
@@ -185,7 +185,7 @@ class EngineLoop:
 
     # ---- between commands ----------------------------------------------------------------------------------------
 
-    def _guard(self, command: Command) -> None:
+    def _handle_and_report(self, command: Command) -> None:
         """Handle one command. Any error is reported as one `Failed`, and the session is unchanged."""
         were_open = self._finish_records()
         if self.workspace.session is not None:
@@ -246,7 +246,7 @@ class EngineLoop:
         self.reporter.answer(self.steps.asked_by, record)
         self.watching.after_step(session, record, is_last=self._pauses_now, is_behind=self._is_behind())
         self.comparing.follow(session)
-        if self.breakpoints.halt(session, record):
+        if self.breakpoints.evaluate(session, record):
             self.watching.catch_up(session)
         if not (self.reporter.is_inline and self._has_work):  # nobody shows how far an inline run is
             self.reporter.send_status()
@@ -255,7 +255,7 @@ class EngineLoop:
 
     def _may_read_late(self, session: Session) -> bool:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
-        whose records no stop condition and no comparison waits for."""
+        whose records no condition and no comparison waits for."""
         if session.ring.late_steps == 0 or (self.steps.count is not None and self.steps.count <= 1):
             return False
         is_read = self.breakpoints.is_evaluating or self.comparing.is_on or session.is_prefilling or self.steps.is_paced
@@ -308,7 +308,7 @@ class EngineLoop:
 
     def take_phase(self, session: Session, asked_by: int) -> None:
         """Run one step that pauses at each of its phases, for the command of that id."""
-        session.go_on()
+        session.allow_steps()
         self.steps.end()
         self.steps.asked_by = asked_by
         self._advance(session, partial(self._reached, session))
@@ -337,9 +337,9 @@ class EngineLoop:
                 return
             match command.facts.effect:
                 case "looks":
-                    self._guard(command)
+                    self._handle_and_report(command)
                 case "steps":
-                    self._guard(command)
+                    self._handle_and_report(command)
                     if self.steps.count != 0:
                         return
                 case "measures":

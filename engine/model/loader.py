@@ -107,6 +107,10 @@ class LoadedModel:
         return context_length(self.info.geometry)
 
     @cached_property
+    def vocab_size(self) -> int:
+        return self.info.geometry.vocab_size or int(self.model.config.get_text_config().vocab_size)
+
+    @cached_property
     def start_id(self) -> int | None:
         """The token with which the decoder starts; None without an encoder."""
         return start_id(self.model) if has_encoder(self.model) else None

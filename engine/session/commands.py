@@ -1,4 +1,4 @@
-"""The commands on a session: submit a prompt, remove, halt and force sequences, change their sampling, continue a
+"""The commands on a session: submit a prompt, remove, stop and force sequences, change their sampling, continue a
 conversation, begin, delete and join branches, undo an edit, change the cache mode. Each is done or changes nothing."""
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from engine.model.loader import LoadedModel
 from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.driver import convert
 from engine.session.edits import edits_of, recompute_with_edits
-from engine.session.forward import vocabulary
 from engine.session.mode import CacheMode
 from engine.session.sampler import check_stop_strings
 from engine.session.states import LiveSequence, atomic, close_all, exchange
@@ -61,11 +60,11 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None = None) -> int:
     made = LiveSequence(seq_id, begun, cache, note=encoded.note)
     live.add(made)
     live.mode.check_fits(len(ids), cache)
-    history.changes.append(added(made))
+    history.changes.append(sequence_added(made))
     return seq_id
 
 
-def added(live: LiveSequence) -> SequenceAdded:
+def sequence_added(live: LiveSequence) -> SequenceAdded:
     """The history's entry for a new sequence."""
     return SequenceAdded(live.seq_id, tuple(live.sequence.token_ids), live.sequence.sampling, live.sequence.chat)
 
@@ -92,7 +91,7 @@ def detach(session: Session, seq_id: int) -> None:
 
 
 @atomic
-def halt(session: Session, seq_id: int) -> None:
+def stop(session: Session, seq_id: int) -> None:
     """Stop a sequence where it stands; one that has ended keeps its reason."""
     live = session.live.get(seq_id)
     if live.sequence.stop is None:
@@ -243,11 +242,11 @@ def preview(session: Session, command: PreviewPrompt) -> Previewed:
     ids, answer, reuse = tuple(encoded.token_ids), "", None
     if command.after is not None and command.after in session.live.ids:  # it may have been removed meanwhile
         reuse = reuse_of(session, session.live.get(command.after), encoded)
-        answer = answer_of(session, command.after)
+        answer = generated_text(session, command.after)
     return Previewed(ids, tuple(map(session.text_of, ids)), encoded.rendered.text, encoded.note, answer, reuse)
 
 
-def answer_of(session: Session, seq_id: int) -> str:
+def generated_text(session: Session, seq_id: int) -> str:
     """The text that a sequence has generated, including the token chosen but not yet computed, without special tokens
     and without the text that ends a turn, if that ended it."""
     sequence, tokenizer = session.sequence(seq_id), session.model.tokenizer
@@ -424,7 +423,7 @@ def set_cache(session: Session, spec: CacheSpec) -> str:
             newest, one.num_tokens, before, spec, is_converted=one.is_converted, has_evicted=one.num_evicted > 0
         )
         each.sequence = structs.replace(each.sequence, stop=mode.stop_of(each.sequence, each.cache)).moved(move)
-    how = words(spec, [*made.values()])
+    how = change_in_words(spec, [*made.values()])
     left = exchange(session, mode, moved)
     history.changes.append(ModeChanged(spec))
     close_all(left)  # no state keeps these caches, but kept states may share their store
@@ -469,7 +468,7 @@ def compute_anew(model: LoadedModel, cache: SequenceCache, live: LiveSequence, h
     return is_edited
 
 
-def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
+def change_in_words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
     """How the mode was changed, for the user."""
     if not made:
         return "from the next prompt on"
@@ -495,7 +494,7 @@ def encode(model: LoadedModel, prompt: Prompt) -> Encoded:
     """The token ids of a prompt, special tokens as the model's own tokenizer adds them, with the text that they stand
     for; a conversation is rendered by the model's chat template. Raises `InputError` for empty prompts and for ids
     outside the vocabulary."""
-    vocab = vocabulary(model)
+    vocab = model.vocab_size
     if prompt.token_ids is not None:
         for token_id in prompt.token_ids:
             if not 0 <= token_id < vocab:

@@ -1,4 +1,4 @@
-"""Evaluates stop conditions at the step just done, with what only the session knows: earlier text and attention."""
+"""Evaluates conditions at the step just done, with what only the session knows: earlier text and attention."""
 
 from __future__ import annotations
 

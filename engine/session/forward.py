@@ -53,7 +53,6 @@ class Forwards:
 
     def __init__(self, model: LoadedModel, live: LiveSequences, late: LateSurprisal, captured: Captured) -> None:
         self._model, self._live, self._late, self._captured = model, live, late, captured
-        self._vocab = vocabulary(model)
         self._products_ms: float | None = None  # measured once, when layers are first timed
 
     def run(self, whole: list[SequenceWork], clock: StepClock, check: Check | None, phases: PhasedStep | None) -> None:
@@ -135,7 +134,7 @@ class Forwards:
             return None
         if self._model.info.geometry.has_encoder:
             return None  # it gives no logits for the tokens that the encoder reads
-        return Surprisal(token_ids, self._vocab, may_wait=self._late.has_room)
+        return Surprisal(token_ids, self._model.vocab_size, may_wait=self._late.has_room)
 
     def _time_layers(self, probe: Probe, clock: StepClock) -> None:
         """Have a forward timed layer by layer."""
@@ -183,11 +182,6 @@ def collect_weights(work: list[SequenceWork], probe: Probe) -> None:
     for one, weights in zip(work, found, strict=True):
         one.weights = weights
         one.num_together, one.is_borrowed = (1, probe.is_borrowed) if is_apart else (len(work), False)
-
-
-def vocabulary(model: LoadedModel) -> int:
-    """The size of the model's vocabulary."""
-    return model.info.geometry.vocab_size or int(model.model.config.get_text_config().vocab_size)
 
 
 # ---- what is captured ----------------------------------------------------------------------------------------------
@@ -310,7 +304,7 @@ class PhasedStep:
     later layers do not yet: `half_written` says which."""
 
     def __init__(self, step: int, num_layers: int, text_of: TokenTexts, clock: StepClock, reached: Reached) -> None:
-        self._step, self._num_layers = step, num_layers
+        self.step, self._num_layers = step, num_layers
         self._text_of, self._clock, self._reached = text_of, clock, reached
         self._work: dict[int, SequenceWork] = {}
         self._passed: dict[int, int] = {}  # number of layers computed, by sequence
@@ -327,12 +321,8 @@ class PhasedStep:
             return None
         lengths = tuple(work.num_tokens for work in self._work.values())
         return SuspendedStep(
-            self._step, self._num_layers, tuple(self._work), lengths, self._layer, self._is_chosen
+            self.step, self._num_layers, tuple(self._work), lengths, self._layer, self._is_chosen
         )  # fmt: skip
-
-    @property
-    def step(self) -> int:
-        return self._step
 
     @property
     def seq_ids(self) -> tuple[int, ...]:
@@ -346,7 +336,7 @@ class PhasedStep:
             return None
         had = 0 if work.live.cache.spec.recomputes else work.first_position
         weights = {layer: rows for (of, layer), rows in self._weights.items() if of == seq_id}
-        return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers, weights)
+        return HalfWritten(self.step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers, weights)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
@@ -431,7 +421,7 @@ class PhasedStep:
         self._tell(Written(tuple(written_rows(part, caches[part.seq_id], record) for part in record.sequences)))
 
     def _tell(self, phase: StepPhase) -> None:
-        self._reached(PhaseReached(self._step, self._num_layers, phase))
+        self._reached(PhaseReached(self.step, self._num_layers, phase))
 
 
 def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -> WrittenRows:

@@ -153,7 +153,7 @@ class StateRestorer:
         target: SessionState | None = None
         try:
             current.assign_pages(is_live=False)
-            target, how = self._state_at(step, self.sources(), check)
+            target, how = self._next_live_state(step, self.sources(), check)
             self._keep_left(current)
             history.go_to(step)
             for seq_id, state in ({} if step is None else history.tree.at(step).states).items():
@@ -269,7 +269,9 @@ class StateRestorer:
         forked = self._forked(step, sources)
         return self._replayed(step, sources, check) if forked is None else (forked, "copied the rows")
 
-    def _state_at(self, step: int | None, sources: list[SessionState], check: Check | None) -> tuple[SessionState, str]:
+    def _next_live_state(
+        self, step: int | None, sources: list[SessionState], check: Check | None
+    ) -> tuple[SessionState, str]:
         """The state after a step, to become the live one, and in words how its rows came: the kept state itself, else a
         fork of one of the `sources`, else a replay."""
         if step is None:
@@ -344,14 +346,14 @@ class StateRestorer:
             state = self._forked(base, sources, overwritten_by(rest[0]))
             if state is None:
                 continue
-            redone = self._replay_on(rest, state, check)
-            if redone is not None:
-                return redone, f"repeated {steps_in_words(rest)} from a checkpoint"
+            replayed = self._replay_on(rest, state, check)
+            if replayed is not None:
+                return replayed, f"repeated {steps_in_words(rest)} from a checkpoint"
         if not tree.has_root(step):
             raise InputError(f"Step {step} cannot be computed again: the steps before it are not kept any more.")
         if nodes[0].work is None and not nodes[0].changes:
             raise InputError(f"Step {step} cannot be computed again: the run went on from a snapshot, open that again.")
-        return self._redone_from_root(nodes, check)
+        return self._replay_from_root(nodes, check)
 
     def _bases(self, step: int, sources: list[SessionState]) -> list[int]:
         """Steps on the path to `step` from which it could be replayed, the nearest first."""
@@ -367,7 +369,7 @@ class StateRestorer:
         except (PoolExhausted, InputError, MemoryError):
             return None
 
-    def _redone_from_root(self, nodes: list[Node], check: Check | None) -> tuple[SessionState, str]:
+    def _replay_from_root(self, nodes: list[Node], check: Check | None) -> tuple[SessionState, str]:
         try:
             state, replay = self._run(nodes, nodes[0].cache, None, check)
         except PoolExhausted as error:
@@ -471,7 +473,7 @@ def origin_of(session: Session, seq_id: int, step: int) -> ForkOrigin:
     """Where the rows of a fork at a step come from; raises `InputError` where there are none for the present mode."""
     history, live = session.history, session.live
     then = history.tree.at(step).node.cache
-    is_live = history.path.at(step) is not None
+    is_live = history.path.states(step) is not None
     path = history.path if is_live else history.path_to(step)
     state = path.state(seq_id, step)
     if state is None and seq_id >= live.next_id:

@@ -15,7 +15,6 @@ from engine.counted import counted
 from engine.errors import Check, InputError
 from engine.session.commands import append_prompt
 from engine.session.edits import RowsFrom, repeat_edit
-from engine.session.forward import vocabulary
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import EditMeasured
 from engine.wire.records import (
@@ -175,7 +174,7 @@ def tokens_computed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
 
 def check_ids_are_known(session: Session, nodes: Iterable[Node]) -> None:
     """Raise `InputError` where a step computed or chose a token that is not in the model's vocabulary."""
-    size = vocabulary(session.model)
+    size = session.model.vocab_size
     for node in nodes:
         for part in node.work.parts if node.work is not None else ():
             strange = next((each for each in (part.token_id, part.sampled) if each is not None and each >= size), None)
@@ -216,7 +215,7 @@ def repeat_change(session: Session, change: Change) -> EditMeasured | None:
         case SequenceRemoved(seq_id):
             session.remove(seq_id)
         case SequenceStopped(seq_id):
-            session.halt(seq_id)
+            session.stop(seq_id)
         case TokensForced(seq_id, token_ids):
             session.force(seq_id, token_ids)
         case SamplingChanged(seq_id, sampling):

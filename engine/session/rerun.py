@@ -149,7 +149,7 @@ class Reruns:
         driver = trial.driver
         for done in range(len(driver.token_ids), total):
             yield done, total
-            kept_ratio, num_bytes = held_by(driver.cache)
+            kept_ratio, num_bytes = driver.cache.kept_ratio, driver.cache.stored_bytes
             logits = self._compute(driver, [token_ids[done]])
             if done == total - 1:
                 trial.outcome = Outcome(logits.float(), kept_ratio, num_bytes)
@@ -210,8 +210,3 @@ def fill(cache: SequenceCache, rows: RowsByLayer, start: int, stop: int) -> None
         return
     for index, held in rows.items():
         cache.model_cache.update(held.keys[:, :, start:stop], held.values[:, :, start:stop], index)
-
-
-def held_by(cache: SequenceCache) -> tuple[float, int]:
-    """The ratio of rows that a cache holds of all its tokens, and the bytes of their K and V."""
-    return cache.kept_ratio, cache.stored_bytes

@@ -71,7 +71,6 @@ class Session:
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
-        self.memos = self.live.memos
         self.history = History(self.live.state_of)
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
@@ -173,7 +172,7 @@ class Session:
             capture=CaptureState(self.captured.level, self.captured.by_layer, self.captured.costs_ms, self.ring.note),
         )
 
-    def go_on(self) -> None:
+    def allow_steps(self) -> None:
         """Before steps that a person asks for: where every sequence has ended, those that had as many tokens as were
         asked for have no such limit any more. Raises with the reason when there is nothing to step."""
         if not self.has_work:
@@ -209,7 +208,7 @@ class Session:
 
     submit = commands.submit
     remove = commands.remove
-    halt = commands.halt
+    stop = commands.stop
     force = commands.force
     force_text = commands.force_text
     set_sampling = commands.set_sampling
@@ -257,7 +256,7 @@ class Session:
         for live in self.live:
             begun = (Move(-1, 0, self.cache),)
             live.sequence = structs.replace(live.sequence, computed_by=None, moves=begun, origins=())
-        self.history.changes.extend(commands.added(live) for live in self.live)
+        self.history.changes.extend(commands.sequence_added(live) for live in self.live)
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:

@@ -23,7 +23,7 @@ from engine.session.mode import CacheMode
 from engine.session.sampler import SampledToken, choose
 from engine.wire.pages import KEPT, ContinuedFrom
 from engine.wire.status import SequenceInfo
-from engine.wire.tree import BranchBytes
+from engine.wire.tree import KeptStateBytes
 
 if TYPE_CHECKING:
     from engine.session.session import Session
@@ -402,7 +402,7 @@ class KeptStates:
         self._pinned = None
 
     @property
-    def sizes(self) -> tuple[BranchBytes, ...]:
+    def sizes(self) -> tuple[KeptStateBytes, ...]:
         """The bytes of each kept state of all sequences, ascending by step."""
         return self._count().sizes
 
@@ -445,12 +445,12 @@ class KeptBytes:
     `counted_for` (which states, the live store, changes of page sharing) is the same."""
 
     counted_for: tuple[object, ...] = ()
-    sizes: tuple[BranchBytes, ...] = ()
+    sizes: tuple[KeptStateBytes, ...] = ()
     num_bytes: int = 0
     row_bytes: int = 0
 
 
-def size_of(state: SessionState, holders: Counter[int]) -> BranchBytes:
+def size_of(state: SessionState, holders: Counter[int]) -> KeptStateBytes:
     """The bytes of one kept state: of its logged steps those are shared that several of the `holders` have, and of
     its pages those to which other sequences refer."""
     assert state.step is not None
@@ -464,7 +464,7 @@ def size_of(state: SessionState, holders: Counter[int]) -> BranchBytes:
         page_bytes = width * (store.page_size if store is not None else 0)
         private += num_own * page_bytes
         shared += (len(mine) - num_own) * page_bytes
-    return BranchBytes(state.step, shared, private)
+    return KeptStateBytes(state.step, shared, private)
 
 
 # ---- all or nothing: a command that raises has changed nothing ---------------------------------------------------

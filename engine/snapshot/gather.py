@@ -292,7 +292,7 @@ def of_session(session: Session, command: Export) -> Contents:
             for what, tensor in beside.items()
             if tensor is not None
         }
-    blocks = session.memos.of(seq_id, past.cache).blocks
+    blocks = session.live.memos.of(seq_id, past.cache).blocks
 
     def rows_of(entry: LayerEntry, name: Part) -> torch.Tensor | Scattered:
         """As they are stored, or dequantised: anew each time, so that only one layer at a time is in memory."""

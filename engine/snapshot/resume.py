@@ -23,7 +23,6 @@ from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.session.edits import RowsFrom, check_shapes, heads_of, places_among
-from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.session.states import LiveSequence
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
@@ -135,7 +134,7 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
             return "it names no step, and no cache mode that another program's cache goes on in"
         if lacking := why_not_whole(manifest.layers, geometry, manifest.num_tokens):
             return lacking
-    vocab, sequence = vocabulary(model), manifest.sequence
+    vocab, sequence = model.vocab_size, manifest.sequence
     ids = file.array("token_ids")
     follows = (*sequence.forced, *file.waiting_ids, *(() if sequence.sampled is None else (sequence.sampled,)))
     if int(ids.min()) < 0 or int(ids.max()) >= vocab or any(not 0 <= token_id < vocab for token_id in follows):

@@ -337,12 +337,12 @@ class LayerBytes(Part, frozen=True):
 
 
 class CacheBytes(Part, frozen=True):
-    """Bytes of all layers and sequences. `looking` is held for pictures only, and `kept`, a part of it, for
-    checkpoints. `process` is the resident memory of the process, `allocator` what torch's allocator holds, `weights`
-    the model's weights, `peak` the most that the allocator (without one, the process) held since the previous step,
-    `device` what all programs use of the device. None: unknown. `terms` are the formula of the predicted bytes, whose
-    sum they are; none where nothing is kept, or a file does not say. `exact` is what the same tokens would take if all
-    rows were kept as they were computed; None in modes that do so."""
+    """Bytes of all layers and sequences. `looking` is held only for going back and for showing, and `kept` is the part
+    of it that checkpoints take. `process` is the resident memory of the process, `allocator` what torch's allocator
+    holds, `weights` the model's weights, `peak` the most that the allocator (without one, the process) held since the
+    previous step, `device` what all programs use of the device. None: unknown. `terms` are the formula of the predicted
+    bytes, whose sum they are; none where nothing is kept, or a file does not say. `exact` is what the same tokens would
+    take if all rows were kept as they were computed; None in modes that do so."""
 
     layers: tuple[LayerBytes, ...]
     looking: int

@@ -15,7 +15,7 @@ from engine.wire.breakpoints import BreakpointHit, BreakpointState
 from engine.wire.message import Event, Part, Variant
 from engine.wire.pages import WhyNotReused
 from engine.wire.records import Candidate, Change, Floats, Phase, SequencePhase, StopReason
-from engine.wire.tree import BranchBytes
+from engine.wire.tree import KeptStateBytes
 
 
 class ScheduledSequence(Part, frozen=True):
@@ -256,7 +256,7 @@ class EngineStatus(Part, frozen=True):
     breakpoints: tuple[BreakpointState, ...] = ()
     halted_by: BreakpointHit | None = None
     suspended: SuspendedStep | None = None
-    kept: tuple[BranchBytes, ...] = ()
+    kept: tuple[KeptStateBytes, ...] = ()
     kept_bytes: int = 0
     kept_limit: int = 0
     runner: RunnerState = RunnerState()

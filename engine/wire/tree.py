@@ -67,9 +67,9 @@ class Node(Part, frozen=True):
         return cls(record.step, record.parent, record.changes, record.cache, PlannedStep.of(record), record.checksums)
 
 
-class BranchBytes(Part, frozen=True):
-    """A kept checkpoint that is not the live one: bytes of K and V that it shares with others, and those of its own.
-    Going to any other step computes it again, or copies from one of these."""
+class KeptStateBytes(Part, frozen=True):
+    """A kept state: bytes of K and V that it shares with others, and those of its own. Going to any other step computes
+    it again, or copies from one of these."""
 
     step: int
     shared: int

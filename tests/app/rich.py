@@ -40,7 +40,7 @@ from engine.wire.records import (
     TokensForced,
 )
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
-from engine.wire.tree import BranchBytes, Node
+from engine.wire.tree import KeptStateBytes, Node
 from tests.app import samples
 
 SPEC = tuned(cache_preset("h2o").spec, budget=20, sinks=2)
@@ -141,7 +141,7 @@ def status() -> EngineStatus:
     assert base.model is not None
     model = replace(base.model, note="a note of the model", templates=("default", "tools"))
     capture = CaptureState("everything", costs_ms=(("off", 0.125), ("everything", 0.75)))
-    kept = (BranchBytes(5, 2_000, 3_000), BranchBytes(OTHER_EDIT, 700, 5_000))
+    kept = (KeptStateBytes(5, 2_000, 3_000), KeptStateBytes(OTHER_EDIT, 700, 5_000))
     return replace(
         base, model=model, sequences=infos, breakpoints=stops, capture=capture, kept=kept, kept_bytes=8_000,
         kept_limit=1 << 28,

@@ -35,7 +35,7 @@ from app.kit.words import MARK_WIDTH, branch_name, node_lines, paint_ribbon
 from app.models import Models
 from app.models.timeline import branch_text
 from engine.history.tree import Branch, TreeShape
-from engine.wire.tree import BranchBytes
+from engine.wire.tree import KeptStateBytes
 
 LEAST_GAP = 7.0  # least distance of two marks in pixels
 
@@ -151,14 +151,14 @@ class Drawn(Struct, frozen=True):
     viewed: int | None
     seq_id: int
     path: frozenset[int] = frozenset()  # first steps of the branches on the live path
-    kept: tuple[BranchBytes, ...] = ()
+    kept: tuple[KeptStateBytes, ...] = ()
     bookmarked: frozenset[int] = frozenset()
     origins: tuple[tuple[int, int], ...] = ()  # (live sequence, step that it was forked from)
     why_not: str = ""  # why no step can be made live; empty if one can
     kept_words: str = ""  # the memory for kept steps, and its limit
 
     @property
-    def num_bytes(self) -> Mapping[int, BranchBytes]:
+    def num_bytes(self) -> Mapping[int, KeptStateBytes]:
         """The kept memory, by step."""
         return {held.step: held for held in self.kept}
 
@@ -166,7 +166,7 @@ class Drawn(Struct, frozen=True):
 NOTHING = Drawn(-1, None, None, 0)
 
 
-def size_words(held: BranchBytes | None, *, is_whole: bool = False) -> str:
+def size_words(held: KeptStateBytes | None, *, is_whole: bool = False) -> str:
     """`1.2 MiB + 3 MiB shared`: the memory for the newest step of a branch, in addition to the live one's; None: not
     kept."""
     if held is None:

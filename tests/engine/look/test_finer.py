@@ -68,7 +68,7 @@ class Line:
         """What is shown is what somebody gets who asks for as many cells."""
         assert self.largest <= MOST
         for screen in self.screens:
-            self.session.memos.forget(0)
+            self.session.live.memos.forget(0)
             assert_same(screen.shown, self.session.take_picture(screen.shown.request))
             assert getattr(screen.shown.request, "num_tokens", None) in (None, self.session.sequence(0).num_tokens)
 

@@ -201,7 +201,7 @@ def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: 
         session.step()
         for tensor in ("keys", "values"):
             kept = told(wall(session, 8, 4, tensor))
-            session.memos.forget(0)
+            session.live.memos.forget(0)
             np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
 
 
@@ -264,7 +264,7 @@ def counts_of(session: Session, seq_id: int, tokens: int) -> dict[int, LayerCoun
 
 
 def drawn_anew(session: Session, tokens: int) -> WallPicture:
-    session.memos.forget(0)
+    session.live.memos.forget(0)
     return wall(session, 8, 4, tokens=tokens)
 
 
@@ -347,7 +347,7 @@ def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkey
     session.step()
     kept = told(wall(session, 8, 4))
     assert kept[1][1] < 10
-    session.memos.forget(0)
+    session.live.memos.forget(0)
     np.testing.assert_allclose(kept, told(wall(session, 8, 4)), rtol=1e-6)
 
 
@@ -363,7 +363,7 @@ def test_going_back_and_on_another_way_counts_what_is_held() -> None:
     for _ in range(5):
         session.step()
     kept = told(wall(session, 8, 4))
-    session.memos.forget(0)
+    session.live.memos.forget(0)
     assert told(wall(session, 8, 4)) == kept
 
 

@@ -75,7 +75,7 @@ def test_a_number_is_searched_once_and_is_where_it_was_found(name: str, monkeypa
         found = taken(session, tokens)
         if is_new and name not in ("h2o", "kivi-4"):  # in these, rows are dropped, or have still to be quantised
             assert set(searched) <= {tokens - 1}
-        session.memos.forget(0)
+        session.live.memos.forget(0)
         assert found == taken(session, tokens)
 
 

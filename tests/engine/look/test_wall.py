@@ -73,7 +73,7 @@ def taken(session: Session, request: WallRequest) -> WallPicture:
 def assert_same_peaks(session: Session, num_tokens: int) -> None:
     """The numbers farthest from zero, channel by channel, are those that a first count finds."""
     source, layers = session.rows_at(0, num_tokens), [x.index for x in session.model.info.geometry.attention_layers]
-    known = session.memos.of(0, session.cache_of(0)).blocks
+    known = session.live.memos.of(0, session.cache_of(0)).blocks
     for lens in TABLE:
         held = held_of_all(source, lens, layers)
         found, expected = (blocks.of(lens, source, held) for blocks in (known, Blocks()))

@@ -99,7 +99,7 @@ class Watching:
         return self.show(self.watcher.after_step(self.session, self.session.step(), is_last=False))
 
     def check(self) -> None:
-        self.session.memos.forget(0)
+        self.session.live.memos.forget(0)
         for screen in self.screens.values():
             assert_same(screen.shown, self.session.take_picture(screen.shown.request))
             num_tokens = getattr(screen.shown.request, "num_tokens", None)

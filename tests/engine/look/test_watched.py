@@ -55,7 +55,7 @@ def test_cells_are_those_of_every_step_and_at_a_rest_so_is_what_is_said_of_all_r
         if number % 4 == 2:
             running.check_cells()
         if number == 7:  # somebody else looks, and all rows are counted anew
-            running.watching.session.memos.forget(0)
+            running.watching.session.live.memos.forget(0)
             running.watching.session.take_picture(running.watching.screens[0].shown.request)
     owed = running.watching.watcher.catch_up(running.watching.session)
     running.watching.show(owed)

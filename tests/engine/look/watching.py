@@ -107,7 +107,7 @@ class Watching:
         """Everything on the screen is what somebody gets who looks for the first time."""
         for screen in self.screens:
             shown = screen.shown
-            self.session.memos.forget(0)
+            self.session.live.memos.forget(0)
             assert_same(shown, self.session.take_picture(shown.request))
             num_tokens = getattr(shown.request, "num_tokens", None)
             assert num_tokens in (None, self.session.sequence(0).num_tokens)

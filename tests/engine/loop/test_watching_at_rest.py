@@ -44,7 +44,7 @@ def check_shown(driver: Driver) -> None:
     assert wall is not None
     assert head is not None
     assert wall.num_tokens == head.request.num_tokens == session.sequence(0).num_tokens
-    session.memos.forget(0)
+    session.live.memos.forget(0)
     now: Any = session.take_picture(wall.request)
     assert np.array_equal(wall.high, now.high, equal_nan=True)
     assert np.array_equal(wall.magnitudes.limit, now.magnitudes.limit)

@@ -52,7 +52,7 @@ ASIDE: dict[str, Any] = {"capture": "off", "surprisal": False, "is_scratch": Tru
 TINIEST = "the tiniest"  # of all models, in place of an architecture
 OPERATIONS = (
     *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),
-    *("force", "halt", "sample", "mode", "forget", "delete", "edit", "edit", "undo", "redo", "turn"),
+    *("force", "stop", "sample", "mode", "forget", "delete", "edit", "edit", "undo", "redo", "turn"),
 )
 
 
@@ -215,9 +215,9 @@ class Program:
     def force(self) -> None:
         self.session.force(self.some_sequence(), prompt_ids(self.chance.randint(1, 4), seed=self.chance.randint(0, 99)))
 
-    def halt(self) -> None:
+    def stop(self) -> None:
         if self.chance.random() < 0.4:
-            self.session.halt(self.some_sequence())
+            self.session.stop(self.some_sequence())
 
     def sample(self) -> None:
         sampling = SamplingParams(temperature=self.chance.choice((0.0, 1.0, 2.0)), seed=self.chance.randint(0, 9))

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from engine.model.loader import LoadedModel, load
-from engine.session.commands import answer_of, continue_with
+from engine.session.commands import continue_with, generated_text
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -47,7 +47,9 @@ def begun(template: str | None, chat: Chat, cache_spec: CacheSpec, steps: int = 
 
 def goes_on(session: Session, seq_id: int, chat: Chat, then: str) -> int:
     """The next turn of a conversation, with what was answered."""
-    return continue_with(session, seq_id, Prompt(chat=chat.answered(answer_of(session, seq_id), then), sampling=GREEDY))
+    return continue_with(
+        session, seq_id, Prompt(chat=chat.answered(generated_text(session, seq_id), then), sampling=GREEDY)
+    )
 
 
 def ids_of(text: str) -> tuple[int, ...]:

@@ -196,7 +196,7 @@ COMMANDS: dict[str, Callable[[Session], object]] = {
     "level": lambda session: session.captured.set("statistics", by_layer=False),
     "layers": lambda session: session.captured.set("rows", by_layer=True),
     "given up": give_up,
-    "halt": lambda session: (session.halt(0), session.force(0, prompt_ids(1))),
+    "stop": lambda session: (session.stop(0), session.force(0, prompt_ids(1))),
 }
 
 

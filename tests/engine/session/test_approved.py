@@ -73,7 +73,7 @@ def story(other: str) -> Iterator[Command]:
     yield "FORK OF SOME ROWS", lambda session: session.fork(0, None, 6)
     yield "step 2", stepped(2)
     yield "remove 2", lambda session: session.remove(2)
-    yield "halt 3", lambda session: session.halt(3)
+    yield "stop 3", lambda session: session.stop(3)
     yield "ZERO", edited("zero pos=2:4 layer=1 part=values")
     yield "step 2", stepped(2)
     yield "mask", edited("mask pos=1:3")

@@ -26,7 +26,7 @@ COMMANDS: dict[str, Callable[[Session], object]] = {
     "remove": lambda session: session.remove(0),
     "force": lambda session: session.force(0, (4, 5)),
     "sampling": lambda session: session.set_sampling(SamplingParams(1.0, seed=3), 0),
-    "halt": lambda session: session.halt(1),
+    "stop": lambda session: session.stop(1),
     "mode": lambda session: session.set_cache(CacheSpec("dynamic")),
     "go back": lambda session: session.go_to(1),
     "go to a kept checkpoint": lambda session: session.go_to(5),
@@ -52,7 +52,7 @@ def begun(mode: str, command: str) -> Session:
     session.go_to(4)
     session.step()
     if not is_alone:
-        session.halt(0)
+        session.stop(0)
     return session
 
 

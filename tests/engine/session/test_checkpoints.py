@@ -119,7 +119,7 @@ def test_a_sequence_that_rests_since_long_does_not_make_going_back_a_replay(mode
     session.force(session.submit(Prompt(token_ids=prompt_ids(9, seed=2))), prompt_ids(60, seed=4))
     for _ in range(6):
         session.step()
-    session.halt(resting)
+    session.stop(resting)
     stood = {}
     for _ in range(8):
         record = session.step()

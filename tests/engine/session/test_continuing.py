@@ -10,7 +10,7 @@ from engine.errors import InputError
 from engine.opened.session import history_events, walk
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
-from engine.session.commands import answer_of, continue_with, preview
+from engine.session.commands import continue_with, generated_text, preview
 from engine.session.edits import make_edit
 from engine.session.replay import Replay, repeat_change
 from engine.session.session import Session
@@ -60,7 +60,7 @@ def test_rows_of_equal_tokens_are_kept_bit_for_bit(name: str) -> None:
     other_id = fresh.submit(Prompt(token_ids=tuple(ids)))
     fresh.step()
     torch.testing.assert_close(session.logits(child), fresh.logits(other_id), rtol=1e-4, atol=1e-5)
-    assert answer_of(session, child) == answer_of(fresh, other_id)
+    assert generated_text(session, child) == generated_text(fresh, other_id)
 
 
 @pytest.mark.parametrize(("name", "words"), [("none", "keeps nothing"), ("int8", "codes or evicts"), ("h2o", "evicts")])
@@ -139,7 +139,7 @@ def test_a_full_page_that_is_kept_in_part_stays_to_be_found() -> None:
     """The sequence writes to a page of its own, even if no other sequence holds the full page any more."""
     session, first = begun(None, chat_of("abcdefgh"), CacheSpec("paged", page_size=4))
     ids = session.sequence(first).token_ids
-    session.halt(first)  # so that the moment is not kept
+    session.stop(first)  # so that the moment is not kept
     child = continue_with(session, first, Prompt(token_ids=(*ids[:6], 40, 41)))
     assert reuse_of(session, child).num_reused == 6
     session.step()
@@ -248,7 +248,7 @@ def test_an_answer_without_a_template_ends_at_an_empty_line() -> None:
     make_edit(session, BiasLogits(first, only=ids_of("\n")))
     session.step()
     assert (session.sequence(first).stop, session.has_work) == ("stop string", False)
-    assert answer_of(session, first) == "yes."
+    assert generated_text(session, first) == "yes."
     child = goes_on(session, first, FIRST, "why?")
     reuse = reuse_of(session, child)
     assert reuse == ContinuedFrom(first, len("hi\n\nyes.\n"), len("hi\n\nyes.\n"))

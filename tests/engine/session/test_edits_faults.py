@@ -90,7 +90,7 @@ def test_edited_rows_are_counted_and_drawn_anew(mode: str) -> None:
     position = session.cache_of(0).held_positions(1)[0].tolist()[1]
     make_edit(session, Scale(0, Rows(position, position + 1, (1,), (0,)), 40.0))
     after = session.take_picture(request)
-    session.memos.forget(0)
+    session.live.memos.forget(0)
     anew = session.take_picture(request)
     assert isinstance(first, WallPicture)
     assert isinstance(after, WallPicture)

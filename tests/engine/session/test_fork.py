@@ -95,7 +95,7 @@ def test_a_fork_of_a_past_step_has_its_state_to_the_bit(mode: str, architecture:
     assert newest is not None
     assert logged is not None
     assert torch.equal(newest, logged)
-    session.halt(0)
+    session.stop(0)
     for _ in range(3):
         mine, its = session.step().of(1), twin.step().of(0)
         assert mine is not None
@@ -299,7 +299,7 @@ def test_a_sequence_that_has_ended_keeps_its_reason_when_it_is_stopped(reason: S
     session, seq_id = sessions.started()
     session.step()
     set_state(session, seq_id, stop=reason)
-    session.halt(seq_id)
+    session.stop(seq_id)
     assert session.sequence(seq_id).stop == reason
     assert session.history.changes == []
 
@@ -310,7 +310,7 @@ def test_a_moment_that_computed_nothing_has_what_the_step_before_it_gave() -> No
     for _ in range(3):
         session.step()
     session.force(seq_id, (7,))
-    session.halt(seq_id)
+    session.stop(seq_id)
     session.go_to(0)
     node = session.history.tree.at(3).node
     assert node.work is None

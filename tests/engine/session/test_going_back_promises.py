@@ -131,7 +131,7 @@ def test_changes_since_the_last_step_are_a_moment_of_their_own() -> None:
     session = begun()
     steps = stepped(session, 3)
     session.force(0, (5, 6))
-    session.halt(0)
+    session.stop(0)
     pending = stands(session)
     session.go_to(steps[0])
     (node,) = session.history.take_added()

@@ -85,7 +85,7 @@ def test_a_fork_of_pages_stores_its_own_rows_alone(name: str) -> None:
     row = ten // 10
     child = session.fork(parent).child
     assert stored(session) == ten
-    session.halt(parent)
+    session.stop(parent)
     session.force(child, prompt_ids(20, seed=2))
     session.step()
     assert session.sequence(child).num_tokens == 11
@@ -103,7 +103,7 @@ def test_a_row_of_a_page_counts_once_however_much_of_the_page_its_sharers_have()
     row = stored(session) // 15
     forks = [session.fork(parent, num_tokens=count).child for count in (6, 7, 13)]
     tables = [session.cache_of(seq_id).tables[0] for seq_id in (parent, *forks)]
-    session.halt(parent)
+    session.stop(parent)
     for number, fork in enumerate(forks):
         session.force(fork, prompt_ids(20, seed=number))
     for _ in range(3):

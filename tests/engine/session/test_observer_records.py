@@ -123,8 +123,8 @@ def test_a_preemption_is_recorded_once_by_the_step_that_needed_the_room() -> Non
 
 def test_a_waiting_sequence_has_no_row_and_has_not_ended() -> None:
     session, _ = started()
-    waits, halted = (session.submit(Prompt(token_ids=prompt_ids(5, seed))) for seed in (1, 2))
-    session.halt(halted)
+    waits, stopped = (session.submit(Prompt(token_ids=prompt_ids(5, seed))) for seed in (1, 2))
+    session.stop(stopped)
     assert [session.step().waiting for _ in range(3)] == [(waits,), (), ()]
 
 

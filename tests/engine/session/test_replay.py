@@ -124,7 +124,7 @@ def test_several_sequences_a_fork_another_mode_and_one_that_was_removed(model: L
     old.set_cache(MODES["int8"])
     for _ in range(2):
         old.step()
-    old.halt(2)
+    old.stop(2)
     old.remove(1)
     for _ in range(2):
         old.step()
@@ -200,7 +200,7 @@ def test_what_was_done_since_the_newest_step_is_done_again(model: LoadedModel) -
         old.submit(Prompt(token_ids=prompt_ids(length), sampling=WARM))
     old.step()
     old.submit(Prompt(token_ids=prompt_ids(5)))
-    old.halt(1)
+    old.stop(1)
     new = redone(model, plan(old))
     assert_same(old, new)
     assert [(info.state, info.num_tokens) for info in new.sequences] == [

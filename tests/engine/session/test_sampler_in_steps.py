@@ -73,7 +73,7 @@ def test_a_preempted_sequence_keeps_its_forced_tokens() -> None:
         preempted += len(session.step().preempted)
         for seq_id, tokens in zip(ids, forced, strict=True):
             if session.sequence(seq_id).num_tokens >= 15:
-                session.halt(seq_id)
+                session.stop(seq_id)
             computed = tuple(session.sequence(seq_id).token_ids[7:])
             assert computed[:12] == tokens[: len(computed)]
     assert preempted, "the pool was large enough after all"

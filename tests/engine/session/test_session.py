@@ -151,7 +151,7 @@ def test_more_is_computed_than_was_asked_for_where_a_person_steps_on() -> None:
         each.step()
     session.step()
     assert (session.sequence(seq_id).stop, session.has_work) == ("length", False)
-    session.go_on()
+    session.allow_steps()
     while session.sequence(seq_id).num_tokens < 12:
         session.step()
     while free.sequence(0).num_tokens < 12:
@@ -163,15 +163,15 @@ def test_more_is_computed_than_was_asked_for_where_a_person_steps_on() -> None:
     assert session.sequence(seq_id).stop == "length"
     session.go_to(ended)
     assert session.has_work
-    session.halt(seq_id)
+    session.stop(seq_id)
     with pytest.raises(InputError, match="every sequence has ended"):
-        session.go_on()
+        session.allow_steps()
 
 
 def test_a_forced_token_wakes_a_stopped_sequence() -> None:
     session, seq_id = started()
     session.step()
-    session.halt(seq_id)
+    session.stop(seq_id)
     assert not session.has_work
     session.force(seq_id, (9,))
     assert session.step().sequences[0].token_ids == (9,)

@@ -47,9 +47,9 @@ def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through() -> None
     ("cache", "length", "why"),
     [(CacheSpec("static", max_length=16), 16, "cache full"), (GROWING, LIMIT, "context full")],
 )
-def test_halting_keeps_the_reason_and_no_token_revives_it(cache: CacheSpec, length: int, why: str) -> None:
+def test_stopping_keeps_the_reason_and_no_token_revives_it(cache: CacheSpec, length: int, why: str) -> None:
     session = filled(cache, length)
-    session.halt(0)
+    session.stop(0)
     assert session.sequence(0).stop == why
     with pytest.raises(InputError, match=why):
         session.force(0, (5,))
@@ -66,9 +66,9 @@ def test_a_full_context_goes_on_in_a_mode_that_has_no_end() -> None:
     assert session.sequence(0).stop == "context full"
 
 
-def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:
+def test_one_stopped_before_it_was_full_is_not_revived_by_another_sampling() -> None:
     session = filled(GROWING, 10)
-    session.halt(0)
+    session.stop(0)
     set_state(session, 0, forced=SharedList())
     set_state(session, 0, sampled_is_forced=False)
     session.set_sampling(SamplingParams(temperature=2.0), 0)
@@ -89,9 +89,9 @@ def test_a_cache_that_is_full_with_what_it_takes_over_says_so() -> None:
     assert session.step().sequences[0].num_tokens == 17
 
 
-def test_halted_then_moved_to_a_full_cache_it_is_not_revived_either() -> None:
+def test_stopped_then_moved_to_a_full_cache_it_is_not_revived_either() -> None:
     session = filled(GROWING, 16)
-    session.halt(0)
+    session.stop(0)
     session.set_cache(CacheSpec("static", max_length=16))
     with pytest.raises(InputError, match="cache full"):
         session.force(0, (5,))
@@ -111,7 +111,7 @@ def test_a_mode_without_room_for_a_waiting_prompt_is_refused(spec: CacheSpec) ->
 
 def test_a_preempted_sequence_that_ended_goes_on_with_a_token_given_to_it() -> None:
     session = filled(GROWING, 10)
-    session.halt(0)
+    session.stop(0)
     session.cache_of(0).clear()
     live = session.live.get(0)
     live.sequence = live.sequence.preempted()

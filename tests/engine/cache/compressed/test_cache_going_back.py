@@ -306,7 +306,7 @@ def test_a_fork_goes_its_own_way() -> None:
     fork = session.fork(seq_id).child
     assert_same(state_of(session, fork), state_of(session, seq_id))
     before = state_of(session, fork)
-    session.halt(fork)
+    session.stop(fork)
     session.step()
     assert_same(state_of(session, fork), before)
 

@@ -127,7 +127,7 @@ def test_freed_pages_go_back_to_the_pool_with_an_event_and_shared_ones_stay_with
     kept = session.cache_of(first).rows(0)
     assert kept is not None
     before = kept.keys[:, :, :8].clone()
-    session.halt(first)
+    session.stop(first)
     session.force(again, prompt_ids(30, seed=1))
     freed: list[PageFreed] = []
     for _ in range(12):

@@ -86,7 +86,7 @@ def test_a_fork_goes_its_own_way() -> None:
     check(session)
     assert_same(state_of(session, fork), state_of(session, seq_id))
     before = state_of(session, fork)
-    session.halt(fork)
+    session.stop(fork)
     for _ in range(8):
         session.step()
         check(session)
