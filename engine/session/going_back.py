@@ -4,7 +4,7 @@ deleted. A fork adds an exact copy of one sequence as it was at a node."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -168,6 +168,7 @@ class StateRestorer:
             before.restore()
             if target is not None and was_kept:
                 self._kept.keep(target)
+            self._register_prefixes()
             raise
         with suppress(MemoryError):  # the state is exchanged already; the next step trims what is kept
             if current.step not in self._kept:
@@ -201,14 +202,16 @@ class StateRestorer:
             self._kept.keep(current)
 
     def _register_prefixes(self) -> None:
-        """Register the prefixes of the restored path in the pool again, and forget those of other branches, so that the
+        """Register the prefixes of the live path in the pool again, and forget those of other branches, so that the
         next prompt finds the pages of its own path."""
-        store = self._live.mode.store
+        store, step = self._live.mode.store, self._history.last_step
         if store is None:
             return
         store.evict_outside_path(set(self._history.path.steps))
         for each in self._live:
             store.groups[0].pool.recommit(each.cache.tables[0], each.sequence.token_ids)
+        if step is not None:
+            store.note_step(step)
 
     def fill_emptied(self, check: Check | None = None) -> None:
         """Restore sequences that lost their rows to a failed step, if a prefill of their tokens would not give the same
@@ -227,6 +230,7 @@ class StateRestorer:
         try:
             for each in emptied:
                 self._take_rows(each, state)
+            self._register_prefixes()
         finally:
             state.close()
 
@@ -265,9 +269,10 @@ class StateRestorer:
 
     def state_and_words(self, step: int, check: Check | None = None) -> tuple[SessionState, str]:
         """`state_at`, and in words how its rows came."""
-        sources = self.sources()
-        forked = self._forked(step, sources)
-        return self._replayed(step, sources, check) if forked is None else (forked, "copied the rows")
+        sources, store = self.sources(), self._live.mode.store
+        with nullcontext() if store is None else store.found_as_before():
+            forked = self._forked(step, sources)
+            return self._replayed(step, sources, check) if forked is None else (forked, "copied the rows")
 
     def _next_live_state(
         self, step: int | None, sources: list[SessionState], check: Check | None

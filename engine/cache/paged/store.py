@@ -11,8 +11,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Listing
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -226,7 +227,23 @@ class PageStore:
             elif self._is_findable(entry):
                 beside.append(entry)
         self._findable = kept
-        for entry in beside:
+        self._evict(beside)
+
+    @contextmanager
+    def found_as_before(self) -> Iterator[None]:
+        """What becomes findable within the block is evicted at its end: of a state beside the live one no page may be
+        found, since no sequence could have found it there."""
+        events = self.groups[0].pool.events
+        first = len(events)
+        try:
+            yield
+        finally:
+            made = (event for event in events[first:] if isinstance(event, PageCommitted))
+            self._evict(entry for entry in made if self._is_findable(entry))
+
+    def _evict(self, entries: Iterable[PageCommitted]) -> None:
+        """Remove these findable pages from the prefix cache, on the device or on the host."""
+        for entry in entries:
             owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
             if owner is not None:
                 owner.evict([entry.page_id])

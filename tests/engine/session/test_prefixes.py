@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from engine.errors import InputError
+from engine.session.edits import make_edit
 from engine.session.prefixes import answer_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named
+from engine.spec.edit import Overwrite, Rows
 from engine.spec.sampling import Prompt
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, TakePrefixTree
 from tests.engine.tiny import prompt_ids, tiniest_model
@@ -59,6 +63,53 @@ def test_an_evicted_page_is_known_as_evicted_until_it_comes_back() -> None:
     assert " ago" in gone.why
     prefilled(first)
     assert (answered().reused, answered().reason) == (12, "all reused")
+
+
+def fork_and_remove(session: Session, step: int) -> None:
+    session.remove(session.fork(0, step).child)
+
+
+def go_and_return(session: Session, step: int) -> None:
+    back = session.last_step
+    session.go_to(step)
+    session.go_to(back)
+
+
+def go_in_vain(session: Session, step: int) -> None:
+    def refuse() -> None:
+        raise InputError("not here")
+
+    with pytest.raises(InputError, match="not here"):
+        session.go_to(step, then=refuse)
+
+
+LOOKS: dict[str, Callable[[Session, int], object]] = {
+    "rows of it are taken": lambda session, step: make_edit(session, Overwrite(0, Rows(5, 6), from_step=step)),
+    "it is forked": fork_and_remove,
+    "one goes there and returns": go_and_return,
+    "one goes there in vain": go_in_vain,
+}
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_later_step_leaves_no_pages_behind_that_a_prompt_would_find(look: str, is_kept: bool) -> None:
+    """Whether it was kept or computed again: no sequence could have found its pages at the step where they look."""
+    session = Session(tiniest_model(), CacheSpec("paged", page_size=4, num_pages=40))
+    session.force(session.submit(Prompt(token_ids=prompt_ids(6))), prompt_ids(12, 1))
+    for _ in range(10):
+        session.step()
+    last, ids = session.last_step, tuple(session.sequence(0).token_ids)
+    assert last is not None
+    session.go_to(0)
+    if not is_kept:
+        session.kept.clear()
+    LOOKS[look](session, last)
+    found = answer_of(session, ExplainPrefix("", ids))
+    assert isinstance(found, PrefixExplained)
+    assert found.reused == 4
+    session.submit(Prompt(token_ids=ids))
+    assert [part.first_position for part in session.step().sequences] == [4]
 
 
 def test_without_pages_there_is_none() -> None:
