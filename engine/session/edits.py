@@ -112,15 +112,22 @@ def edited_copies(
     session: Session, edit: Edit, source: RowsFrom | None, check: Check | None
 ) -> tuple[dict[int, LiveSequence], EditOutcome]:
     """Copies of all live sequences, with the edit made on one of them, and the outcome of the edit. The live sequences
-    stay as they are."""
+    stay as they are. Where the page pool has no room, kept states are evicted from it."""
     mode, copies = session.live.mode, dict[int, LiveSequence]()
     session.sequence(edit.seq_id)  # raises where it does not exist
-    try:
-        for live in session.live:
-            copies[live.seq_id] = copy_of(session, live)
-        return copies, apply_edit(session.model, mode, copies[edit.seq_id], edit, session.text_of, source, check)
-    except PoolExhausted as error:
-        raise InputError(f"An edit copies what it changes, and the page pool has no room ({error}).") from None
+    while True:
+        try:
+            for live in session.live:
+                copies[live.seq_id] = copy_of(session, live)
+            return copies, apply_edit(session.model, mode, copies[edit.seq_id], edit, session.text_of, source, check)
+        except PoolExhausted as error:
+            close_all(copies)
+            copies.clear()
+            if not session.kept.evict_from(mode.store):
+                raise InputError(
+                    f"An edit of shared pages needs copies of them that the pool has no room for ({error}): remove a "
+                    "sequence, or give it more pages."
+                ) from None
 
 
 def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
@@ -212,29 +219,23 @@ def apply_edit(
     source: RowsFrom | None = None,
     check: Check | None = None,
 ) -> EditOutcome:
-    """Make an edit on a sequence and its cache in place. Raises `InputError` where it cannot be made. A failure may
-    leave the sequence partly changed: pass a copy."""
+    """Make an edit on a sequence and its cache in place. Raises `InputError` where it cannot be made, `PoolExhausted`
+    where its pages cannot be copied. A failure may leave the sequence partly changed: pass a copy."""
     cache = live.cache
     edit.check(model.info.geometry, cache.num_tokens)
     if changes_rows(edit) and (why := cache.why_no_edit()):
         raise InputError(f"This cache mode {why}: choose a mode that keeps rows.")
     outcome, laps = EditOutcome(before=candidates(live, text_of)), Laps()
-    try:
-        if isinstance(edit, BiasLogits):
-            bias_logits(live, edit, outcome, laps)
-        elif isinstance(edit, ReplaceTokens) and edit.how == "re-prefill":
-            before, after = live.logits, re_prefill(model, mode, live, edit, check)
-            outcome.took_ms = laps.lap()
-            live.set_logits(after)
-            outcome.compare(before, after)
-            measure_attention(model, live, outcome)
-        else:
-            change_rows(model, live, edit, source, outcome, laps)
-    except PoolExhausted as error:
-        raise InputError(
-            f"An edit of shared pages needs copies of them that the pool has no room for ({error}): remove a sequence, "
-            "or give it more pages."
-        ) from None
+    if isinstance(edit, BiasLogits):
+        bias_logits(live, edit, outcome, laps)
+    elif isinstance(edit, ReplaceTokens) and edit.how == "re-prefill":
+        before, after = live.logits, re_prefill(model, mode, live, edit, check)
+        outcome.took_ms = laps.lap()
+        live.set_logits(after)
+        outcome.compare(before, after)
+        measure_attention(model, live, outcome)
+    else:
+        change_rows(model, live, edit, source, outcome, laps)
     choice = live.choose_again(mode, text_of)
     if choice is not None:
         live.set_logits(live.logits, choice.logprobs)

@@ -36,3 +36,19 @@ def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture
     replay = Replay(fresh, tuple(entry.node for entry in tree))
     assert [node.step for node, *_ in replay.steps()] == [entry.node.step for entry in tree]
     assert difference(stands(fresh), stands(session)) == ""
+
+
+def test_an_edit_takes_pages_that_only_a_kept_state_holds() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=12))
+    session.submit(Prompt(token_ids=prompt_ids(15)))
+    session.step()
+    for seed in (1, 2):  # two branches of eleven tokens behind the prompt, which have three pages in common
+        session.go_to(0)
+        session.force(0, prompt_ids(12, seed))
+        while session.sequence(0).num_tokens < 26:
+            session.step()
+    store, branch = session.live.mode.store, session.last_step
+    assert store is not None
+    assert store.groups[0].pool.num_available_pages == 0
+    make_edit(session, Scale(0, Rows(6, 8), 0.5))
+    assert [state.step for state in session.kept] == [branch]
