@@ -16,7 +16,8 @@ from app.kit.theme import font_fixed
 from app.kit.widgets import column, plain_label
 from app.models import Models
 from app.models.pictures import OUTLIERS
-from engine.wire.pictures import Outlier, OutliersPicture, TensorName
+from engine.spec.codec import Part
+from engine.wire.pictures import Outlier, OutliersPicture
 
 _PLACE = Qt.ItemDataRole.UserRole
 LEAST_HEIGHT, FRAME = 200, 30  # pixels: of a list that can be walked through, and of a window's frame
@@ -28,7 +29,7 @@ class OutlierPlace(Struct, frozen=True):
     layer: int
     kv_head: int
     position: int
-    tensor: TensorName | None = None
+    tensor: Part | None = None
     channel: int | None = None
 
 
@@ -123,7 +124,7 @@ class OutliersDialog(Reader[Listed], Dialog):
                 self.tree.setCurrentItem(item)
         self.tree.blockSignals(False)
 
-    def _add_numbers(self, picture: OutliersPicture, title: str, tensor: TensorName, found: Sequence[Outlier]) -> None:
+    def _add_numbers(self, picture: OutliersPicture, title: str, tensor: Part, found: Sequence[Outlier]) -> None:
         above = heading(self.tree, title)
         for one in found:
             where = f"L{one.layer} · kv head {one.kv_head} · channel {one.channel}"

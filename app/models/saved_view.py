@@ -15,9 +15,9 @@ from app.models.selection import WantedPictures
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.saved.named import decoded, encoded
+from engine.spec.codec import Part
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
-from engine.wire.pictures import TensorName
 
 
 class SavedSelection(Struct, frozen=True):
@@ -29,7 +29,7 @@ class SavedSelection(Struct, frozen=True):
     position: int | None = None
     lens: str = ""
     change: bool = False
-    tensor: TensorName = "keys"
+    tensor: Part = "keys"
     step: int | None = None
     seq_id: int = 0
     channel: int | None = None

@@ -8,7 +8,7 @@ from engine.spec.condition import (
     Breakpoint,
     TokenSpan,
 )
-from engine.wire.message import Answer, Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Nested
 
 
 class SetBreakpoints(Command, frozen=True):
@@ -20,7 +20,7 @@ class SetBreakpoints(Command, frozen=True):
     breakpoints: tuple[Breakpoint, ...]
 
 
-class AttentionPlace(Part, frozen=True):
+class AttentionPlace(Nested, frozen=True):
     """The newest query of a sequence at a step, after which the sequence had `num_tokens` tokens."""
 
     step: int
@@ -49,14 +49,14 @@ class BreakpointHit(Event, frozen=True):
     value: str
 
 
-class BreakpointState(Part, frozen=True):
+class BreakpointState(Nested, frozen=True):
     """A breakpoint, and why it can never hold here or is no longer evaluated; empty if it can."""
 
     breakpoint: Breakpoint
     problem: str = ""
 
 
-class AttentionMass(Part, frozen=True):
+class AttentionMass(Nested, frozen=True):
     """The attention that a query gave to a span: the mean over all heads, and the largest of any head."""
 
     step: int

@@ -12,7 +12,7 @@ from engine.spec.model import CaptureLevel, ModelSpec, PagedAttentionName, Runne
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import breakpoints, devices, exporting, measurements, serving  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.comparison import Opponent
-from engine.wire.message import Command, Facts, Part
+from engine.wire.message import Command, Facts, Nested
 from engine.wire.pictures import PictureRequest, Side
 from engine.wire.records import Change
 from engine.wire.tree import Node
@@ -272,7 +272,7 @@ class TakePicture(Command, frozen=True):
     node: int | None = None
 
 
-class Watched(Part, frozen=True):
+class Watched(Nested, frozen=True):
     """A picture that follows the newest step, with an `id` that all its updates repeat.
 
     The step and token counts of `request` are replaced by the present ones. `extent` says how the range `start … stop`

@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.spec.model import ModelSpec
-from engine.wire.message import Event, Part, Variant
-from engine.wire.pictures import TensorName
+from engine.wire.message import Event, Nested, Variant
 from engine.wire.records import Candidate, Floats
 
 
-class ComparedSide(Part, frozen=True):
+class ComparedSide(Nested, frozen=True):
     """One side of a comparison: its short name, model, cache mode and dtype. `is_lossy`: its mode makes rows differ
     from exact ones. `moves`: it steps along with the live sequence. `edited_from`: the first position whose row was
     edited by hand; None if there is none."""
@@ -29,7 +29,7 @@ class ComparedSide(Part, frozen=True):
     edited_from: int | None = None
 
 
-class TokenDivergence(Part, frozen=True):
+class TokenDivergence(Nested, frozen=True):
     """The point from which two branches are given different tokens: after their first `num_tokens`, with the texts of
     the next token of A and of B."""
 
@@ -65,14 +65,14 @@ class ComparedStep(Event, frozen=True, eq=False):
     divergence: TokenDivergence | None = None
 
 
-class FirstDifference(Part, frozen=True):
+class FirstDifference(Nested, frozen=True):
     """The first row, ordered by position and then by layer, that differs by more than rounding. `error` and `tolerance`
     (the largest error that rounding explains) are relative to the norm of the row; `channel` is the one that differs
     most, with the numbers of both sides."""
 
     position: int
     layer: int
-    tensor: TensorName
+    tensor: Part
     kv_head: int
     channel: int
     number: float

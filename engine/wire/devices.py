@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.message import Answer, Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Nested
 
 
-class Device(Part, frozen=True):
+class Device(Nested, frozen=True):
     """A device of this computer. `name` is torch's name, `label` the one for people; `lacks` are the dtypes it cannot
     compute in; `num_threads` is 0 except for the CPU."""
 
@@ -26,7 +26,7 @@ class Device(Part, frozen=True):
         return self.name != "cpu"
 
 
-class FormatHere(Part, frozen=True):
+class FormatHere(Nested, frozen=True):
     """A weight format by its name, and the reason why it cannot be used on this computer; empty if it can."""
 
     name: str

@@ -6,7 +6,7 @@ from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Chat, SamplingParams
 from engine.wire import breakpoints, comparison, devices, exporting, measurements, pictures, serving  # noqa: F401  # EVENTS has theirs too
-from engine.wire.message import Answer, Command, Part
+from engine.wire.message import Answer, Command, Nested
 from engine.wire.message import Event as Event
 from engine.wire.pages import ContinuedFrom, PageEvent, PoolStep
 from engine.wire.records import CacheBytes
@@ -151,7 +151,7 @@ class Tokenized(Answer, frozen=True):
     texts: tuple[str, ...]
 
 
-class LocalModel(Part, frozen=True):
+class LocalModel(Nested, frozen=True):
     """A model that is on this computer. `bytes_per_token` are those of K and V of one token in the model's own
     dtype."""
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, LayerCoding
+from engine.spec.codec import CodecSpec, LayerCoding, Part
 from engine.spec.grid import SweepMode, SweepText, TextKind
-from engine.wire.message import Answer, Command, Event, Facts, Part, Variant
+from engine.wire.message import Answer, Command, Event, Facts, Nested, Variant
 from engine.wire.records import Candidate, Floats, Ints, Provenance
 
 
@@ -90,7 +90,7 @@ class Bench(Command, frozen=True):
     batches: tuple[int, ...] = (1,)
 
 
-class Shift(Part, frozen=True):
+class Shift(Nested, frozen=True):
     """Probability and rank (0: most probable) of one token in the whole vocabulary, before and after."""
 
     token_id: int
@@ -154,7 +154,7 @@ class ParityReport(Answer, frozen=True, eq=False):
     tolerance: float
     verdict: Verdict
     layer: int | None
-    tensor: Literal["keys", "values"] | None
+    tensor: Part | None
     position: int | None
     took_ms: float
     is_edited: bool = False
@@ -164,7 +164,7 @@ class ParityReport(Answer, frozen=True, eq=False):
         return float(self.top1_agrees.mean()) if self.top1_agrees.size else 1.0
 
 
-class TensorDamage(Part, frozen=True, eq=False):
+class TensorDamage(Nested, frozen=True, eq=False):
     """RMS error of a coded tensor relative to the RMS of the tensor: by token `[L, H_kv, columns]` and by channel `[L,
     H_kv, D]`; and the largest absolute error per head `[L, H_kv]`. Layers with fewer heads or channels are padded with
     NaN."""
@@ -174,7 +174,7 @@ class TensorDamage(Part, frozen=True, eq=False):
     max_abs: Floats
 
 
-class LayerPlanStep(Part, frozen=True):
+class LayerPlanStep(Nested, frozen=True):
     """One layer of a suggested plan: its coding, the KL (nats) if only this layer is coded, and its bytes."""
 
     coding: LayerCoding
@@ -342,7 +342,7 @@ def front_of(rows: Sequence[SweepRow]) -> tuple[int, ...]:
     return front([row.kv_bytes for row in rows], kl)
 
 
-class KeptRows(Part, frozen=True, eq=False):
+class KeptRows(Nested, frozen=True, eq=False):
     """How much kept rows differ from those that a re-prefill of the new tokens would give: the norm of the difference
     relative to that of the re-prefilled rows, `[L, T]` each for K and V, for `layers` and the positions from
     `first_position` on; NaN where the cache holds no row."""

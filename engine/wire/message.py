@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]  # an id of a sequence or token, or a number of tokens
 
 
-class Part(Struct, frozen=True, array_like=True, gc=False):
+class Nested(Struct, frozen=True, array_like=True, gc=False):
     """A part of a message whose type follows from the field it is in."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.counted import counted
-from engine.wire.message import Part, Variant
+from engine.wire.message import Nested, Variant
 
 # The parent hash of every first page: all chains of hashes start from the same value.
 ROOT_HASH = bytes(16)
@@ -275,7 +275,7 @@ class PageCell(IntEnum):
     KEPT = 5  # referenced by kept checkpoints of other branches only
 
 
-class PoolStep(Part, frozen=True, eq=False):
+class PoolStep(Nested, frozen=True, eq=False):
     """What the record of a step says about one pool: its size, its counts after the step, and what a `PageMap` needs
     beside the events.
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.wire.message import Event, Part, Variant
+from engine.wire.message import Event, Nested, Variant
 from engine.wire.records import Floats, Ints, Provenance, RowStats
 
-TensorName = Literal["keys", "values"]
 Side = Literal["a", "b", "difference"]
 
 
@@ -92,7 +91,7 @@ class OutliersRequest(Variant, frozen=True):
 PictureRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
 
 
-class Magnitudes(Part, frozen=True, eq=False):
+class Magnitudes(Nested, frozen=True, eq=False):
     """Magnitudes of one tensor per layer `[L]`, over all rows of all kv heads, even if a picture shows only some of
     them: the `limit` of the colour scale, the `largest` finite magnitude, and the share of numbers beyond the limit,
     `clipped`."""
@@ -102,7 +101,7 @@ class Magnitudes(Part, frozen=True, eq=False):
     clipped: Floats
 
 
-class StatePicture(Part, frozen=True, eq=False):
+class StatePicture(Nested, frozen=True, eq=False):
     """One tensor of the state of a recurrent layer, as it is now: lowest and highest value of each cell `[columns,
     rows]`, the `shape` of the tensor, and its largest finite magnitude."""
 
@@ -258,7 +257,7 @@ class TablePicture(Event, frozen=True, eq=False):
     note: str
 
 
-class Outlier(Part, frozen=True):
+class Outlier(Nested, frozen=True):
     """The largest number of one channel: its place, its value, and its ratio to the range of the layer. `is_coded`:
     attention reads it from quantised codes."""
 
@@ -271,7 +270,7 @@ class Outlier(Part, frozen=True):
     is_coded: bool = False
 
 
-class Attended(Part, frozen=True):
+class Attended(Nested, frozen=True):
     """A position and its attention weight in the mean over all layers and heads. The query head `head` of `layer`,
     which reads `kv_head`, gave it the largest weight, `most`."""
 

@@ -18,7 +18,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.spec.sampling import Chat, SamplingParams
 from engine.spec.terms import Term
-from engine.wire.message import Count, Event, Part, Variant
+from engine.wire.message import Count, Event, Nested, Variant
 from engine.wire.pages import PageEvent, PageMap, PoolStep
 
 Tokens = Annotated[tuple[Count, ...], Meta(min_length=1)]
@@ -116,7 +116,7 @@ def replacing_tokens(changes: Iterable[Change]) -> tuple[int, ...]:
 NUM_QUANTILES = 17
 
 
-class Survivors(Part, frozen=True, eq=False):
+class Survivors(Nested, frozen=True, eq=False):
     """The rows that were kept: `on_merit` of them because of their scores, `protected` whatever their scores (sinks,
     the latest).
 
@@ -131,7 +131,7 @@ class Survivors(Part, frozen=True, eq=False):
     )
 
 
-class Eviction(Part, frozen=True, eq=False):
+class Eviction(Nested, frozen=True, eq=False):
     """Rows that one step evicted from one layer: `positions` `[E]`, ascending, and their `scores` `[E]`.
 
     `kv_head` None: all heads evicted the same rows. Rows with lower scores are evicted first; `lowest_kept` is the
@@ -175,7 +175,7 @@ Provenance = Literal[
 ]
 
 
-class Candidate(Part, frozen=True):
+class Candidate(Nested, frozen=True):
     """One of the most probable next tokens. `sampled_prob` is its probability after temperature and filters."""
 
     token_id: int
@@ -185,7 +185,7 @@ class Candidate(Part, frozen=True):
     sampled_prob: float
 
 
-class RowStats(Part, frozen=True, eq=False):
+class RowStats(Nested, frozen=True, eq=False):
     """Statistics of the new rows of K and V as the step wrote them, measured on the engine's device.
 
     Norms are `[L, H_kv, T]` (L2 over head_dim). Later changes of a row, by a codec that waits or a change of the mode,
@@ -211,7 +211,7 @@ class RowStats(Part, frozen=True, eq=False):
         return RowStats(self.layers, *norms)
 
 
-class NonFinite(Part, frozen=True):
+class NonFinite(Nested, frozen=True):
     """Where NaN or infinity was computed, and how many. `layer` None: in the logits."""
 
     tensor: Literal["keys", "values", "logits"]
@@ -221,7 +221,7 @@ class NonFinite(Part, frozen=True):
     count: int
 
 
-class AttentionSummary(Part, frozen=True, eq=False):
+class AttentionSummary(Nested, frozen=True, eq=False):
     """Attention of the newest query, `[L, H]` each: the mass on position 0, and on the last 16 positions. Other sums
     need the whole row, which `AttentionPicture` shows."""
 
@@ -230,7 +230,7 @@ class AttentionSummary(Part, frozen=True, eq=False):
     recent_mass: Floats
 
 
-class SequenceStep(Part, frozen=True, eq=False):
+class SequenceStep(Nested, frozen=True, eq=False):
     """What one step did to one sequence: it computed the tokens `first_position … num_tokens`, and chose `sampled` as
     the next one. `surprisal` is None where unknown; for a long prompt until `PromptSurprisal` follows. `stop` says why
     the sequence ended. `rows` are the statistics of its last rows: in a file and in the engine those of all new ones,
@@ -264,7 +264,7 @@ def has_chosen(part: SequenceStep) -> bool:
     return part.sampled is not None and part.stop != "non-finite logits" and is_number
 
 
-class LayerTimes(Part, frozen=True):
+class LayerTimes(Nested, frozen=True):
     """Milliseconds that each layer spent in a forward pass that was timed on request: on attention, on adding new rows
     to the cache, on dequantising, on gathering rows. `products_ms` is the time that the matrix products with the
     model's weights take for one token, measured separately; the rest of a forward pass is overhead."""
@@ -282,7 +282,7 @@ class LayerTimes(Part, frozen=True):
         return sum(map(sum, (self.cache_ms, self.dequantise_ms, self.copies_ms)))
 
 
-class Timings(Part, frozen=True):
+class Timings(Nested, frozen=True):
     """Milliseconds of one step.
 
     `prepare_ms` is the cache's own work: making room, coding and evicting rows. `observe_ms` is the cost of measuring:
@@ -310,7 +310,7 @@ class Timings(Part, frozen=True):
 NO_TIMES = Timings(0.0, 0.0, 0.0, 0.0)
 
 
-class ByteGap(Part, frozen=True):
+class ByteGap(Nested, frozen=True):
     """Bytes that are not K and V of tokens, by name. `part` is the sum that includes them; `transient` ones, which
     exist only during a layer's attention, are in none."""
 
@@ -319,7 +319,7 @@ class ByteGap(Part, frozen=True):
     part: Literal["stored", "reserved", "transient", "looking"]
 
 
-class LayerBytes(Part, frozen=True):
+class LayerBytes(Nested, frozen=True):
     """Bytes of one layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage.
 
     `gaps` name the differences: scales and an exact residual in what is stored; spare room, padding and page slack in
@@ -336,7 +336,7 @@ class LayerBytes(Part, frozen=True):
     device: str = ""
 
 
-class CacheBytes(Part, frozen=True):
+class CacheBytes(Nested, frozen=True):
     """Bytes of all layers and sequences. `looking` is held only for going back and for showing, and `kept` is the part
     of it that checkpoints take. `process` is the resident memory of the process, `allocator` what torch's allocator
     holds, `weights` the model's weights, `peak` the most that the allocator (without one, the process) held since the

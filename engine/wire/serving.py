@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct, field
 
-from engine.wire.message import Answer, Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Nested
 
 
 class ServerSpec(Struct, frozen=True):
@@ -81,7 +81,7 @@ class ExplainPrefix(Command, frozen=True):
 ServerCommand = AttachServer | DetachServer | RecordServer | TakePrefixTree | ExplainPrefix
 
 
-class PrefixRow(Part, frozen=True):
+class PrefixRow(Nested, frozen=True):
     """A run of blocks that nothing branches off, at a depth of the tree: tokens from `start` on (-1: not known), with
     their text from where it parts from the branches above it; how many tokens it and all behind it hold; seconds since
     it was stored; its tiers; what sets it apart. `num_more`: so many smaller branches beside it, which are not listed,
@@ -167,7 +167,7 @@ class Counts(Struct):
     remembered_tokens: int = 0
 
 
-class ServerState(Part, frozen=True):
+class ServerState(Nested, frozen=True):
     """What is known of a server. `words`: how the connection is; `notes`: what has to be known before the numbers are
     believed. `pools` are estimated hit ratios by number of blocks, `told` figures of its metrics page, name and
     words."""

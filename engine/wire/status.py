@@ -12,13 +12,13 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import DEFAULT_CAPTURE, CaptureLevel, PagedAttentionName, RunnerName, WeightFormat
 from engine.spec.sampling import SamplingParams
 from engine.wire.breakpoints import BreakpointHit, BreakpointState
-from engine.wire.message import Event, Part, Variant
+from engine.wire.message import Event, Nested, Variant
 from engine.wire.pages import WhyNotReused
 from engine.wire.records import Candidate, Change, Floats, Phase, SequencePhase, StopReason
 from engine.wire.tree import KeptStateBytes
 
 
-class ScheduledSequence(Part, frozen=True):
+class ScheduledSequence(Nested, frozen=True):
     """What a sequence computes: `token_ids` from `first_position` on. `pages` are the page ids allocated for their
     rows, `hit_tokens` how many tokens of a prompt were found in cached pages."""
 
@@ -39,7 +39,7 @@ class Scheduled(Variant, frozen=True):
     preempted: tuple[int, ...] = ()
 
 
-class NewRow(Part, frozen=True, eq=False):
+class NewRow(Nested, frozen=True, eq=False):
     """What a layer computed for the newest token of a sequence: the L2 norms `[H_kv]` of K and V as attention read them
     (empty if the layer keeps none), the norm of the layer's output, and the `position` with the most attention in the
     mean over heads, with its `weight`."""
@@ -59,7 +59,7 @@ class LayerDone(Variant, frozen=True, eq=False):
     rows: tuple[NewRow, ...]
 
 
-class ChosenToken(Part, frozen=True):
+class ChosenToken(Nested, frozen=True):
     """The chosen next token of a sequence, and the candidates with their raw and filtered probabilities. The random
     draw depends on `seed` and `position`; `seed` None means that the most probable token was taken without a draw."""
 
@@ -78,7 +78,7 @@ class Chosen(Variant, frozen=True):
     tokens: tuple[ChosenToken, ...]
 
 
-class WrittenRows(Part, frozen=True):
+class WrittenRows(Nested, frozen=True):
     """What a step changed in the cache of a sequence, summed over its layers: rows written, in `num_layers` of them;
     older rows whose numbers changed (coded late, sinks rotated, computed again); rows evicted by a rule or a window;
     and pages added."""
@@ -109,7 +109,7 @@ class PhaseReached(Event, frozen=True, eq=False):
     phase: StepPhase
 
 
-class SuspendedStep(Part, frozen=True):
+class SuspendedStep(Nested, frozen=True):
     """A step that waits in one of its phases: after `layer` in the forward pass of `seq_ids`, or, if `layer` is None,
     before the first layer or (`is_chosen`) after the last. `num_tokens` are the tokens of each sequence when the step
     is complete."""
@@ -129,7 +129,7 @@ class SuspendedStep(Part, frozen=True):
         return f"step {self.step}: layer {self.layer} done, {self.layer + 1} of {self.num_layers}"
 
 
-class ModelInfo(Part, frozen=True):
+class ModelInfo(Nested, frozen=True):
     """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
     a window, it can be given more tokens than its context length. `templates` are the names of its chat templates, the
     default first; `special_ids` are tokens that are markers and not text, up to a limit. `why_device` gives the reason
@@ -158,7 +158,7 @@ class ModelInfo(Part, frozen=True):
     text_fingerprint: str = ""
 
 
-class RunnerState(Part, frozen=True):
+class RunnerState(Nested, frozen=True):
     """The chosen runner, by its name in `engine.spec.model`, and those that the model cannot use, with the reasons.
     `note` says why another runner is used than the chosen one, empty if not. `pages` is the chosen way of reading
     pages."""
@@ -170,7 +170,7 @@ class RunnerState(Part, frozen=True):
     refused_pages: tuple[tuple[PagedAttentionName, str], ...] = ()
 
 
-class CaptureState(Part, frozen=True):
+class CaptureState(Nested, frozen=True):
     """How much is measured in every step, and what that cost per decode step, in milliseconds, at each level used so
     far. `note` says why measurements leave the device in a slower way than possible; empty if they do not."""
 
@@ -180,7 +180,7 @@ class CaptureState(Part, frozen=True):
     note: str = ""
 
 
-class SequenceInfo(Part, frozen=True):
+class SequenceInfo(Nested, frozen=True):
     """The state of a sequence. The numbers of pages are 0 outside paged layouts. `why_not_reused` explains why tokens
     of its prompt were computed that cached pages might have served: a reason found at admission, or a text. `sampling`
     is how its tokens are chosen."""
@@ -199,7 +199,7 @@ class SequenceInfo(Part, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
-class Work(Part, frozen=True):
+class Work(Nested, frozen=True):
     """A lengthy task in progress: its label, progress (`total` None: unknown), and whether it can be cancelled.
     `reply_to` is the id of its command; `left_s` the estimated seconds left, None if unknown; `bytes_per_s` the speed
     if bytes are counted, else None. `is_loading`: a model with a new session is being loaded, which commands sent
@@ -215,7 +215,7 @@ class Work(Part, frozen=True):
     is_loading: bool = False
 
 
-class OpenedFile(Part, frozen=True):
+class OpenedFile(Nested, frozen=True):
     """A snapshot that is shown without its model. `model` is the name of its model, `num_steps` the number of recorded
     steps. `why_not` says why decoding cannot continue from it; empty if it can with the model. `foreign_cache` is the
     name of its cache if that is not one of our modes, else None. `has_rows` False: a recorded session, whose steps are
@@ -233,7 +233,7 @@ class OpenedFile(Part, frozen=True):
     has_rows: bool = True
 
 
-class EngineStatus(Part, frozen=True):
+class EngineStatus(Nested, frozen=True):
     """All state of the engine that is not history.
 
     `step` is the newest step, None before the first; `sampling` is the default for prompts that bring none. With

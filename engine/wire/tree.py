@@ -8,11 +8,11 @@ with gaps where other branches were extended meanwhile.
 from __future__ import annotations
 
 from engine.spec.cache import CacheSpec
-from engine.wire.message import Count, Part
+from engine.wire.message import Count, Nested
 from engine.wire.records import Change, SequenceStep, StepRecord, StopReason
 
 
-class PlannedPart(Part, frozen=True):
+class PlannedPart(Nested, frozen=True):
     """What a step did to a sequence: it computed the tokens `first_position … num_tokens` and chose `sampled`.
     `forced`: the computed token was forced. `token_id` is the token that a decode step computed; None for prompts."""
 
@@ -32,7 +32,7 @@ class PlannedPart(Part, frozen=True):
         return cls(step.seq_id, step.first_position, step.num_tokens, step.sampled, step.forced, step.stop, computed)
 
 
-class PlannedStep(Part, frozen=True):
+class PlannedStep(Nested, frozen=True):
     """A step to be repeated: its cache mode, what it does to which sequences, the sequences preempted before it, and
     the runner of its forward passes (empty: whichever is chosen)."""
 
@@ -49,7 +49,7 @@ class PlannedStep(Part, frozen=True):
         return cls(record.step, record.cache, parts, record.preempted, record.runner)
 
 
-class Node(Part, frozen=True):
+class Node(Nested, frozen=True):
     """A step or edit that can be returned to: the result of `changes` to the `parent` (None: to an empty session),
     followed by the step `work` unless that is None. `checksums` are those of the K and V rows that the step wrote, one
     for each layer with rows."""
@@ -67,7 +67,7 @@ class Node(Part, frozen=True):
         return cls(record.step, record.parent, record.changes, record.cache, PlannedStep.of(record), record.checksums)
 
 
-class KeptStateBytes(Part, frozen=True):
+class KeptStateBytes(Nested, frozen=True):
     """A kept state: bytes of K and V that it shares with others, and those of its own. Going to any other step computes
     it again, or copies from one of these."""
 

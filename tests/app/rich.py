@@ -10,6 +10,7 @@ from app.draw.grid import rows_of
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
 from engine.spec.cache import cache_preset, tuned
+from engine.spec.codec import Part
 from engine.spec.condition import Breakpoint
 from engine.spec.edit import Rows, Scale, Zero
 from engine.spec.sampling import SamplingParams
@@ -22,7 +23,6 @@ from engine.wire.pictures import (
     HeadRequest,
     OutliersRequest,
     RowRequest,
-    TensorName,
     WallPicture,
     WallRequest,
 )
@@ -220,7 +220,7 @@ def give_pictures(models: Models, step: int | None = None) -> None:
     if found is None:
         return
     count = models.timeline.num_tokens(now.seq_id, now.step)
-    tensor: TensorName = now.lens
+    tensor: Part = now.lens
     if wanted.wall_size is not None:
         models.pictures.put(wall(WallRequest(now.seq_id, count, count - 1, tensor, now.change, *wanted.wall_size)))
     if wanted.head_columns is not None:

@@ -12,7 +12,8 @@ from app.draw.grid import rows_of
 from app.kit.provenance import STORED_NOW
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.wire.pictures import HeadRequest, Magnitudes, StatePicture, TensorName, WallPicture, WallRequest
+from engine.spec.codec import Part
+from engine.wire.pictures import HeadRequest, Magnitudes, StatePicture, WallPicture, WallRequest
 from engine.wire.records import LayerBytes, RowStats, StepRecord
 from tests.app import samples
 from tests.app.rich import give_pictures, rich_models, wall
@@ -109,7 +110,7 @@ def compute_hybrid(models: Models) -> None:
     if wanted.head_columns is not None and now.layer == 1:
         count = models.timeline.num_tokens(now.seq_id, now.step)
         start, stop = rows_of(wanted.head_range, count)
-        tensor: TensorName = now.lens
+        tensor: Part = now.lens
         request = HeadRequest(now.seq_id, count, tensor, 1, now.kv_head, start, stop, wanted.head_columns)
         models.pictures.put(replace(samples.head_picture(request), state_shape=(1, 16, 8), tensor_label="recurrence"))
 

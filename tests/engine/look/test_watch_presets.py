@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from engine.look.watch import Watcher
 from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec
-from engine.spec.codec import uniform
+from engine.spec.codec import Part, uniform
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched
@@ -24,7 +24,6 @@ from engine.wire.pictures import (
     HeadRequest,
     RowPicture,
     RowRequest,
-    TensorName,
     Unchanged,
     WallPicture,
     WallRequest,
@@ -33,7 +32,7 @@ from tests.effort import effort
 from tests.engine.look.watching import Screen, assert_same
 from tests.engine.tiny import model_of, prompt_ids
 
-TENSORS: tuple[TensorName, ...] = ("keys", "values")
+TENSORS: tuple[Part, ...] = ("keys", "values")
 NO_UPDATES = ("none", "allocated", "transformers-quantized")  # every row is computed or written anew by every step
 
 

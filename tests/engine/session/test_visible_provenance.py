@@ -12,7 +12,7 @@ from engine.errors import InputError
 from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, Quantizer, cache_preset, tuned
-from engine.spec.codec import CodecSpec, Coding, LayerCoding
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, Part
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import (
     HeadPicture,
@@ -22,7 +22,6 @@ from engine.wire.pictures import (
     PictureRequest,
     RowPicture,
     RowRequest,
-    TensorName,
     WallPicture,
     WallRequest,
 )
@@ -45,7 +44,7 @@ SPECS = {
     "of transformers": CacheSpec("quantized", quantizer=Quantizer()),
 }
 ARCHITECTURES = "llama", "t5", "lfm2", "gemma3_text"
-TENSORS: tuple[tuple[TensorName, str], ...] = (("keys", "coded_keys"), ("values", "coded_values"))
+TENSORS: tuple[tuple[Part, str], ...] = (("keys", "coded_keys"), ("values", "coded_values"))
 
 
 def session_of(mode: str, architecture: str = "llama") -> Session:
@@ -56,11 +55,11 @@ def session_of(mode: str, architecture: str = "llama") -> Session:
     return session
 
 
-def wall(session: Session | OpenedSnapshot, tensor: TensorName = "keys") -> WallPicture:
+def wall(session: Session | OpenedSnapshot, tensor: Part = "keys") -> WallPicture:
     return taken(session, WallRequest(0, TOKENS, 0, tensor, False, 16, 8), WallPicture)
 
 
-def head(session: Session | OpenedSnapshot, layer: int, tensor: TensorName = "keys", start: int = 0) -> HeadPicture:
+def head(session: Session | OpenedSnapshot, layer: int, tensor: Part = "keys", start: int = 0) -> HeadPicture:
     return taken(session, HeadRequest(0, TOKENS, tensor, layer, 0, start, TOKENS, 64), HeadPicture)
 
 
