@@ -22,6 +22,7 @@ from app.models import Models
 from app.models.saved_view import Arrangement, read_view, view_text
 from app.panels.prompt.view import CHAT, TEXT
 from app.start.settings import Settings
+from app.window.menus import recent_name
 from app.window.window import MainWindow
 from engine.client import is_elsewhere
 from engine.client.ssh import remote_of
@@ -79,7 +80,6 @@ class Shell(QObject):
         super().__init__()
         self._app = app
         self.settings = settings
-        self.export_folder = Path.home()
         self.server_tried = ServerSpec("")
         self.models = Models()
         theme = resolve_theme(settings.theme)
@@ -99,7 +99,7 @@ class Shell(QObject):
             self.intents.send(SetKeptLimit(settings.kept_bytes))
         self.window.prompt.take_draft(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
-        self.window.recent.set_paths(settings.recent_snapshots)
+        self.window.recent.set_names(settings.recent_snapshots)
         self.intents.loading = settings.loading
         self.intents.on_breakpoints_changed(settings.kept_breakpoints())
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
@@ -113,10 +113,6 @@ class Shell(QObject):
         self.settings.loading = self.intents.loading
         self.settings.keep_breakpoints(self.models.breakpoints.listed)
         self.settings.geometry, self.settings.docks = self.window.save_state()
-
-    def remember_export_folder(self, folder: Path) -> None:
-        """Set the folder that the next export dialog offers."""
-        self.export_folder = folder
 
     def save_session(self, path: Path) -> None:
         """Write the session to a file, and add the file to the recent ones."""
@@ -212,7 +208,7 @@ class Shell(QObject):
             (window.top.cache.wants, intents.take),
             (window.dropped, self._on_model_dropped),
             (window.file_dropped, self._on_file_dropped),
-            (window.recent.chosen, self._on_file_chosen),
+            (window.recent.chosen, self._on_recent_chosen),
             (window.sessions.chosen, self.session_wanted),
             (window.prompt.edit.edited, self._on_draft),
             (window.prompt.chat.edited, self._on_draft),
@@ -230,21 +226,32 @@ class Shell(QObject):
         menus.ask_bias(self, (token_id,))
 
     def _on_model_dropped(self, model: ModelSpec) -> None:
-        if is_elsewhere(engine := self.models.status.engine):
-            what, where = prose(model.base.removeprefix(SHAPE_PREFIX)), prose(remote_of(engine).machine)
+        if self._machine:
+            what, where = prose(model.base.removeprefix(SHAPE_PREFIX)), prose(self._machine)
             words = f"{what} lies on this machine, and the engine runs on {where}: choose a model there."
             self.models.status.fail(words)
         else:
             self.intents.on_model_chosen(model)
 
     def _on_file_dropped(self, path: Path) -> None:
-        if is_elsewhere(self.models.status.engine):
+        self._on_recent_chosen(path, "")
+
+    def _on_recent_chosen(self, path: Path, machine: str) -> None:
+        """Open a file of another machine, or of this one (empty), which may not be that of the engine."""
+        if machine == self._machine:
+            dialogs.open_path(self, path)
+        elif not machine:
             self.intents.on_snapshot_chosen(path, is_here=True)
         else:
-            self._on_file_chosen(path)
+            name, there, where = prose(path.name), prose(machine), prose(self._machine) or "this machine"
+            words = f"{name} lies on {there}, and the engine runs on {where}: let it run on {there} (Run · Engine)."
+            self.models.status.fail(words)
 
-    def _on_file_chosen(self, path: Path) -> None:
-        dialogs.open_path(self, path)
+    @property
+    def _machine(self) -> str:
+        """The other machine that the engine runs on; empty if it runs on this one."""
+        engine = self.models.status.engine
+        return remote_of(engine).machine if is_elsewhere(engine) else ""
 
     def attach(self, spec: ServerSpec) -> None:
         """Listen to a server, and show what it has cached."""
@@ -302,9 +309,12 @@ class Shell(QObject):
             return
         if self.intents.is_own_file:
             return
-        self._remember_file(opened.path)
+        self._remember_file(opened.path, "" if self.intents.carried == opened.path else self._machine)
         self.models.status.notify(f"{prose(opened.path.name)} is open, read-only")
 
-    def _remember_file(self, path: Path) -> None:
-        self.settings.remember_snapshot(str(path))
-        self.window.recent.set_paths(self.settings.recent_snapshots)
+    def _remember_file(self, path: Path, machine: str = "") -> None:
+        """Put a file among the recent ones, with the other machine that it lies on; empty for this one."""
+        if not machine:
+            self.models.status.folder = path.parent
+        self.settings.remember_snapshot(recent_name(path, machine))
+        self.window.recent.set_names(self.settings.recent_snapshots)

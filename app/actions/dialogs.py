@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from PySide6.QtWidgets import QFileDialog
 
 from app.kit.asking import Question
-from app.kit.widgets import connect_all
 from app.models.saved_view import view_text
 from engine.client import is_elsewhere
 from engine.files.text import kind_of, model_among, names_beside
@@ -58,10 +57,9 @@ def ask_engine_address(shell: Shell) -> None:
 def save_session(shell: Shell) -> None:
     status = shell.models.status.now
     step = "" if status.step is None else f"-step{status.step}"
-    suggested = str(shell.export_folder / f"kvloupe{step}.session.json")
+    suggested = str(shell.models.status.folder / f"kvloupe{step}.session.json")
     path, _ = QFileDialog.getSaveFileName(shell.window, "Save session", suggested, "Sessions (*.json)")
     if path:
-        shell.remember_export_folder(Path(path).parent)
         shell.save_session(Path(path))
 
 
@@ -73,7 +71,7 @@ def open_file(shell: Shell) -> None:
         shell.intents.on_snapshot_chosen(Path(path), is_here=True)
 
     is_far = is_elsewhere(shell.models.status.engine)
-    start = "" if is_far else str(shell.export_folder)
+    start = "" if is_far else str(shell.models.status.folder)
     _ask_path(shell)("Open snapshot or session", OPENED, take, start, take_here)
 
 
@@ -146,8 +144,8 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
     window, exports = shell.window, shell.controller.requests.exports
     view = view_text(shell.models, window.docks.arrangement)
     pictures = {panel.accessibleName(): panel.frame for panel in window.panels.values() if panel.isVisible()}
-    dialog = ExportDialog(shell.models, shell.export_folder, pictures, view, exports.is_writing, window)
-    connect_all((dialog.accepted_in, shell.remember_export_folder), (dialog.wants, shell.intents.take))
+    dialog = ExportDialog(shell.models, pictures, view, exports.is_writing, window)
+    dialog.wants.connect(shell.intents.take)
     dialog.set_kind(kind)
     dialog.ask(shell.intents.send)
 

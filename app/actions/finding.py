@@ -108,7 +108,8 @@ def _recent_files(menu: RecentFiles) -> Iterator[Entry]:
     if not menu.actions():
         yield Entry("recent.files", "Recent files", menu.clear, "recent", why_not="no file was opened yet")
     for action in menu.actions():
-        name = f"Recent file: {action.text().replace('&&', '&')}"
+        title, _, where = action.text().replace("&&", "&").partition("\t")
+        name = f"Recent file: {title}{where and f' · {where}'}"
         yield Entry(f"recent.{action.data()}", name, action.trigger, "recent", prose(str(action.data())))
 
 

@@ -131,7 +131,7 @@ def ask_noise(shell: Shell) -> None:
 def ask_overwrite(shell: Shell) -> None:
     from app.dialogs.edits import OverwriteForm
 
-    _ask(shell, OverwriteForm(shell.models, shell.window, shell.export_folder))
+    _ask(shell, OverwriteForm(shell.models, shell.window))
 
 
 def ask_replace(shell: Shell) -> None:

@@ -55,6 +55,7 @@ class Intents(QObject):
         self._requests = requests
         self._waiting = waiting
         self.loading = ModelSpec()
+        self.carried: Path | None = None  # the file of this machine that was opened last, where no other one was since
         self.sessions_folder: Path | None = None  # where only windows of this program write their session journals
 
     # ---- whatever is wanted --------------------------------------------------------------------------------------
@@ -330,6 +331,7 @@ class Intents(QObject):
         except InputError as error:
             self._models.status.fail(str(error))
         else:
+            self.carried = path if is_here else None
             self.send(commands.OpenSnapshot(path, model, is_here))
             if self._models.status.awaits_model:
                 self._models.status.notify(f"{prose(path.name)} is opened once the model is loaded")

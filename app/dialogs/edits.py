@@ -3,8 +3,6 @@ text."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
@@ -162,7 +160,7 @@ class NoiseForm(RowsForm):
 class OverwriteForm(RowsForm):
     """Ask where the rows come from: another step, branch or sequence, or a snapshot file."""
 
-    def __init__(self, models: Models, parent: QWidget, folder: Path) -> None:
+    def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Overwrite from", models, parent)
         self.source = self.add(Segments(SOURCES, "step"), "From")
         before = max(0, (models.history.live or 0) - 1)
@@ -171,7 +169,8 @@ class OverwriteForm(RowsForm):
         sequences = [(None, "the same sequence"), *((seq_id, f"sequence {seq_id}") for seq_id in others)]
         self.sequence = self.add(choice_field("Sequence", sequences))
         self.file = line_field("Snapshot file", hint="a snapshot: .safetensors")
-        self.add(self.file, "File", browse_button(self.file, "Overwrite from", (".safetensors",), str(folder)))
+        start = str(models.status.folder)
+        self.add(self.file, "File", browse_button(self.file, "Overwrite from", (".safetensors",), start))
         tip = "Rows are read that many positions further on"
         self.shift = self.add(whole_field("Shift", 0, -MOST, tip=tip), "Moved by")
         self.listen(self.source, self.step, self.sequence, self.file, self.shift)

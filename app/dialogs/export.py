@@ -184,27 +184,25 @@ FORMS = (("stored", "as they are stored"), ("rows", "as the numbers that attenti
 
 
 class ExportDialog(QuestionDialog):
-    """Choose what to export and where to. CSV and pictures are written by the dialog itself. Signals: `chosen(Export)`,
-    `wants(Question)`, and `accepted_in(folder)` when the dialog is accepted.
+    """Choose what to export and where to. CSV and pictures are written by the dialog itself. Signals: `chosen(Export)`
+    and `wants(Question)`.
 
     `pictures` are the widgets that can be drawn, by name. `view` says where the window looks. `is_writing` tells
     whether an export to a file is still running.
     """
 
     wants = Signal(object)
-    accepted_in = Signal(object)
 
     def __init__(
         self,
         models: Models,
-        folder: Path,
         pictures: Mapping[str, QWidget],
         view: str,
         is_writing: Callable[[Path], bool],
         parent: QWidget,
     ) -> None:
         super().__init__("Export", parent, "Export", 600)
-        self._models, self._folder, self._view, self._is_writing = models, folder, view, is_writing
+        self._models, self._view, self._is_writing = models, view, is_writing
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
         self.kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
@@ -275,10 +273,15 @@ class ExportDialog(QuestionDialog):
             self._told("Step table", path, save_text(step_csv(chosen.records, chosen.bookmarks), path))
         else:
             command = self._command(path)
-            self.accepted_in.emit(path.parent)
+            self._remember(path)
             return command
-        self.accepted_in.emit(path.parent)
+        self._remember(path)
         return None
+
+    def _remember(self, path: Path) -> None:
+        """Offer the folder to the next dialog, unless it is one of another machine."""
+        if not self._is_there:
+            self._models.status.folder = path.parent
 
     def _target(self) -> Path:
         if not self.path.text().strip():
@@ -430,7 +433,7 @@ class ExportDialog(QuestionDialog):
     @property
     def _home(self) -> Path:
         """The folder that is suggested; on another machine the one that ssh begins in."""
-        return Path() if self._is_there else self._folder
+        return Path() if self._is_there else self._models.status.folder
 
 
 def _free_bytes(path: Path) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -53,6 +54,7 @@ class Status(QObject):
         self.loss: EngineLoss = ""  # whether the engine is gone, or silent and may come back
         self.busy = ""  # what it has been busy with for seconds without progress, and for how long
         self.unwritten = ""  # why a crash would lose what is done now
+        self.folder = Path.home()  # of this machine, where a file was written or opened last: dialogs begin there
         self._sources: dict[str, str] = {}  # fingerprint -> source of each model that was loaded, the newest last
 
     @property

@@ -122,9 +122,9 @@ class Settings:
         """Put a model first in the list of recent models."""
         self.recent_models = [source, *(known for known in self.recent_models if known != source)][:MAX_RECENT]
 
-    def remember_snapshot(self, path: str) -> None:
+    def remember_snapshot(self, name: str) -> None:
         """Put a file first in the list of recent snapshots."""
-        self.recent_snapshots = [path, *(known for known in self.recent_snapshots if known != path)][:MAX_RECENT]
+        self.recent_snapshots = [name, *(known for known in self.recent_snapshots if known != name)][:MAX_RECENT]
 
 
 def _engine(store: QSettings) -> ClientChoice:

@@ -17,6 +17,7 @@ from app.kit.widgets import plain_tip, prose
 from app.kit.words import PAGE, STEP, TOKEN, place_words, places
 from app.models import KeptSession, Models
 from app.models.places import NOTHING, chosen_rows
+from engine.client.ssh import PREFIX
 from engine.counted import counted
 from engine.spec.bookmark import BookmarkTarget
 
@@ -63,20 +64,32 @@ def time_words(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%d %b, %H:%M}"
 
 
-class RecentFiles(QMenu):
-    """A menu of files. Signal: `chosen(Path)`."""
+def recent_name(path: Path, machine: str) -> str:
+    """How a recent file is remembered: by its path, with the other machine that it lies on before it, if it does."""
+    return f"{PREFIX}{machine}/{path.as_posix()}" if machine else str(path)
 
-    chosen = Signal(object)
+
+def path_and_machine(name: str) -> tuple[Path, str]:
+    """What `recent_name` was given; the machine is empty for a file of this one."""
+    machine, _, path = name.removeprefix(PREFIX).partition("/") if name.startswith(PREFIX) else ("", "", name)
+    return Path(path), machine
+
+
+class RecentFiles(QMenu):
+    """A menu of files. Signal: `chosen(Path, machine)`, the other machine that the file lies on; empty for this one."""
+
+    chosen = Signal(object, str)
 
     def __init__(self, title: str, parent: QWidget | None = None) -> None:
         super().__init__(title, parent)
         self.setToolTipsVisible(True)
         self.triggered.connect(self._on_triggered)
-        self.set_paths(())
+        self.set_names(())
 
-    def set_paths(self, paths: Sequence[str]) -> None:
-        """List these files by name, newest first."""
-        self._list((path, Path(path).name, "") for path in paths)
+    def set_names(self, names: Sequence[str]) -> None:
+        """List these recent files, newest first, with the machine of those that lie on another one."""
+        places = ((name, *path_and_machine(name)) for name in names)
+        self._list((name, path.name, f"on {machine}" if machine else "") for name, path, machine in places)
 
     def set_sessions(self, sessions: Sequence[KeptSession]) -> None:
         """List these sessions by title, with the time of their end."""
@@ -84,14 +97,14 @@ class RecentFiles(QMenu):
 
     def _list(self, files: Iterable[tuple[str, str, str]]) -> None:
         self.clear()
-        for path, name, when in files:
-            action = self.addAction(prose(name).replace("&", "&&") + ("\t" + when if when else ""))
-            action.setData(path)
-            action.setToolTip(plain_tip(prose(path)))
+        for name, title, words in files:
+            action = self.addAction(prose(title).replace("&", "&&") + ("\t" + prose(words) if words else ""))
+            action.setData(name)
+            action.setToolTip(plain_tip(prose(name)))
         self.setEnabled(not self.isEmpty())
 
     def _on_triggered(self, action: QAction) -> None:
-        self.chosen.emit(Path(action.data()))
+        self.chosen.emit(*path_and_machine(action.data()))
 
 
 TIMELINE_GROUPS = (

@@ -154,7 +154,7 @@ def play(
         sources = write_models(folder)
         makes = Chance(chance, sources, folder)
         live = LiveProgram(app, folder, sources["llama"], engine)
-        live.shell.export_folder = folder
+        live.shell.models.status.folder = folder
         monkey = Monkey(live, makes)
         began = time.monotonic()
 

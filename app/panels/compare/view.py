@@ -60,6 +60,7 @@ from app.panels.compare.steps import (
     costs,
     largest_of_layers,
 )
+from engine.client import is_elsewhere
 from engine.counted import counted
 from engine.spec.cache import PRESETS
 from engine.spec.lenses import LENSES
@@ -555,9 +556,14 @@ class CompareView(View[CompareShown]):
         """Start a comparison with the chosen opponent, if possible; asks for its file or folder where that is one."""
         self.opponents.was_opened = False
         asked = ASKED.get(self.opponents.choice)
+        status = self._models.status
+        is_file_here = self.opponents.choice == FILE and not is_elsewhere(status.engine)
         if asked is not None and not path and not self.opponents.problem():
-            ask_path(self, self._models.status.engine, self.wants.emit, *asked, self.compare)
+            start = str(status.folder) if is_file_here else ""
+            ask_path(self, status.engine, self.wants.emit, *asked, self.compare, start)
         elif (against := self.opponents.opponent(path)) is not None:
+            if path and is_file_here:
+                status.folder = Path(path).parent
             self.compare_with(against)
 
     def compare_with(self, against: Opponent) -> None:

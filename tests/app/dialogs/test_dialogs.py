@@ -149,7 +149,7 @@ MAKERS: dict[str, Callable[[Shell], Dialog]] = {
     "cache": lambda shell: CacheDialog(H2O, None, shell.window),
     "pool": lambda shell: CacheDialog(OFFLOADED, samples.model_info(), shell.window),
     "export": lambda shell: ExportDialog(
-        shell.models, shell.export_folder, {}, "{}", shell.controller.requests.exports.is_writing, shell.window
+        shell.models, {}, "{}", shell.controller.requests.exports.is_writing, shell.window
     ),
     "calculator": lambda shell: Calculator(samples.model_info(), CacheSpec(), shell.window),
 }

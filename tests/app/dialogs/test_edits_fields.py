@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
@@ -81,7 +79,7 @@ def test_a_click_on_a_part_edits_that_part(rich: Models, host: QWidget) -> None:
 
 
 def test_rows_come_from_a_moment_a_sequence_or_a_file(rich: Models, host: QWidget) -> None:
-    form = OverwriteForm(rich, host, Path("/nowhere"))
+    form = OverwriteForm(rich, host)
     assert form.answer() == Overwrite(1, ROWS, 11), "the moment before the live one"
     assert [form.sequence.itemText(n) for n in range(form.sequence.count())] == ["the same sequence", "sequence 0"]
     form.sequence.setCurrentIndex(1)

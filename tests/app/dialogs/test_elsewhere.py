@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtWidgets import QFileDialog, QLabel
 
 from app.dialogs.export import ExportDialog
@@ -17,8 +18,10 @@ from engine.files.text import SEQUENCE_MAGIC
 from engine.spec.model import ModelSpec
 from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartComparison
 from engine.wire.comparison import OtherFile
-from engine.wire.events import EngineLine, Failed, FolderListed
+from engine.wire.events import EngineLine, Failed, FolderListed, StateChanged
 from engine.wire.exporting import Export
+from engine.wire.status import OpenedFile
+from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.found import button, texts_in
@@ -107,6 +110,42 @@ def test_files_of_this_machine_are_sent_there_and_its_models_are_not(
     shell.window.dropped.emit(ModelSpec(str(tmp_path)))
     assert not engine.of(LoadModel)
     assert "lies on this machine, and the engine runs on rack" in shell.models.status.failure
+
+
+def test_a_recent_file_is_opened_on_the_machine_that_it_lies_on_or_said_to_lie_there(
+    shell: Shell, engine: FakeEngine, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "a.safetensors", Path("/home/me/b.safetensors")
+    status, recent, folder = shell.models.status, shell.window.recent, shell.models.status.folder
+
+    def opened(path: Path) -> None:
+        turn(shell)
+        engine.emit(StateChanged(replace(samples.status(), opened=OpenedFile(path, 9, "m", 1, "", "", "", ""))))
+        turn(shell)
+
+    status.set_engine("ssh://me@rack:22/~/kvloupe-engine")
+    opened(there)
+    assert status.folder == folder, "dialogs of this machine do not begin in a folder of another one"
+    shell.window.file_dropped.emit(here)
+    opened(here)
+    assert status.folder == tmp_path
+    texts = [action.text() for action in recent.actions()]
+    assert texts == ["a.safetensors", "b.safetensors\ton rack"]
+    on_rack, on_this = OpenSnapshot(there), OpenSnapshot(here, is_here=True)
+    for name, asked in (
+        ("ssh://rack", (on_this, on_rack)),
+        ("process", (OpenSnapshot(here),)),
+        ("ssh://pi", (on_this,)),
+    ):
+        status.set_engine(name)
+        status.fail("")
+        engine.sent.clear()
+        for action in recent.actions():
+            action.trigger()
+        assert tuple(engine.of(OpenSnapshot)) == asked, name
+        where = {"process": "this machine", "ssh://pi": "pi"}.get(name)
+        words = f"b.safetensors lies on rack, and the engine runs on {where}: let it run on rack (Run · Engine)."
+        assert status.failure == (words if where else "")
 
 
 def test_the_model_of_a_state_file_here_is_asked_for_too(

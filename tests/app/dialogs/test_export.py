@@ -74,7 +74,7 @@ def test_the_snapshot_is_asked_of_the_engine(
 def test_the_next_export_is_offered_where_the_last_one_went(
     running: Shell, dialog: ExportDialog, tmp_path: Path, qtbot: QtBot
 ) -> None:
-    assert running.export_folder != tmp_path
+    assert running.models.status.folder != tmp_path
     give(dialog, "table", tmp_path / "steps.csv")
     running.window.actions_["export"].trigger()
     offered = [found.path.text() for found in running.window.findChildren(ExportDialog) if found.isVisible()]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.kit.view import COMPARE
 from app.panels.compare.view import BUTTON, FILE, INVITATION, MODEL, STEP, cache_choice
@@ -132,13 +132,22 @@ def test_another_model_is_asked_for_and_runs_in_this_mode_and_dtype(
 
 
 def test_a_snapshot_is_asked_for_and_a_refusal_said(desk: CompareDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [("", ""), ("/some/cache.safetensors", "")]
-    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: answers.pop(0))
+    answers = [("", ""), ("/some/cache.safetensors", ""), ("", "")]
+    began_in: list[str] = []
+
+    def ask(_parent: QWidget, _title: str, start: str, _kinds: str) -> tuple[str, str]:
+        began_in.append(start)
+        return answers.pop(0)
+
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", ask)
+    desk.models.status.folder = Path("/exports")
     desk.view.opponents.choose(FILE)
     desk.view.button.click()
     assert not desk.engine.of(StartComparison)
     desk.view.button.click()
     assert against(desk) == OtherFile(Path("/some/cache.safetensors"))
+    desk.view.compare()
+    assert began_in == ["/exports", "/exports", "/some"], "where a file was written or opened last"
     desk.tell(Failed("That file holds other tokens: choose another.", reply_to=desk.engine.id_of(StartComparison)))
     assert desk.view.empty_text == "That file holds other tokens: choose another."
 
