@@ -14,7 +14,7 @@ from engine.loop.handlers import HANDLERS
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.reporter import Reporter
-from engine.loop.watching import SurprisalReporter, Watching, with_surprisal
+from engine.loop.watching import Watching, has_time_for_surprisal, report_surprisal, with_surprisal
 from engine.loop.workspace import Workspace
 from engine.wire.commands import NextPhase, Shutdown
 from engine.wire.events import EngineLost, Failed, Stopped, word_of_cancelled
@@ -56,7 +56,6 @@ class EngineLoop:
         self.comparing: Comparing = Comparing(self.reporter, self.inbox)
         self.steps: StepsToDo = StepsToDo()
         self.breakpoints: Breakpoints = Breakpoints(self.reporter, self.steps, self.comparing)
-        self._surprisal = SurprisalReporter(self.reporter)
         self.watching: Watching = Watching(self.reporter)
         parts = self.steps, self.breakpoints, self.watching, self.comparing
         self.workspace: Workspace = Workspace(self.reporter, self.inbox, self.activity, *parts)
@@ -113,9 +112,9 @@ class EngineLoop:
         """Do a piece of work: surprisals if there is time, a step, then a picture that is owed, the other run of a
         comparison, an opened file, a what-if trial. False where there is none, or a step is not due yet."""
         session, wait_s = self.workspace.session, self._wait_s if self._has_work else None
-        if session is not None and self._surprisal.has_time(session, wait_s):
+        if session is not None and has_time_for_surprisal(session, wait_s):
             self.activity.begin("the surprisal of a prompt")
-            self._surprisal.advance(session)
+            report_surprisal(session, self.reporter)
         elif session is not None and wait_s is not None:
             if wait_s > 0:
                 return False

@@ -82,30 +82,25 @@ class Watching:
             self._reporter.fail(error, "watching")
 
 
-class SurprisalReporter:
-    """Computes waiting surprisals slice by slice, and reports each slice."""
+def has_time_for_surprisal(session: Session, wait_s: float | None) -> bool:
+    """Whether surprisals wait and there is time for a slice; the next step comes in `wait_s` seconds (None: no step
+    follows)."""
+    if not session.history.surprisal.is_waiting:
+        return False
+    return wait_s is None or (wait_s > LEAST_WAIT_S and not session.is_prefilling)
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
 
-    def has_time(self, session: Session | None, wait_s: float | None) -> bool:
-        """Whether surprisals wait and there is time for a slice; the next step comes in `wait_s` seconds (None: no step
-        follows)."""
-        if session is None or not session.history.surprisal.is_waiting:
-            return False
-        return wait_s is None or (wait_s > LEAST_WAIT_S and not session.is_prefilling)
+def report_surprisal(session: Session, reporter: Reporter) -> None:
+    """Compute and report one slice; a chunk that fails is dropped, and the failure reported."""
+    from engine.device import trim_heap  # with torch, which the loop must not import before a model is loaded
 
-    def advance(self, session: Session) -> None:
-        """Compute and report one slice; a chunk that fails is dropped, and the failure reported."""
-        from engine.device import trim_heap  # with torch, which the loop must not import before a model is loaded
-
-        try:
-            self._reporter.emit(session.history.surprisal.advance())
-            if not session.history.surprisal.is_waiting:
-                trim_heap()  # the logits of many tokens were in memory
-        except Exception as error:
-            self._reporter.reply_to = None
-            self._reporter.fail(error, "surprisal")
+    try:
+        reporter.emit(session.history.surprisal.advance())
+        if not session.history.surprisal.is_waiting:
+            trim_heap()  # the logits of many tokens were in memory
+    except Exception as error:
+        reporter.reply_to = None
+        reporter.fail(error, "surprisal")
 
 
 def with_surprisal(session: Session, records: tuple[StepRecord, ...], reporter: Reporter) -> tuple[StepRecord, ...]:
