@@ -156,7 +156,7 @@ class Shell(QObject):
     @property
     def is_prompt_sent(self) -> bool:
         """Whether a prompt is on its way to the engine, which has no sequence of it yet."""
-        return self.controller.requests.sequences.replace_all
+        return self.controller.requests.sequences.is_replacing_all
 
     def set_theme(self, choice: ThemeChoice) -> None:
         """Set the theme: dark, light, or the desktop's."""

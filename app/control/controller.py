@@ -37,7 +37,7 @@ class Controller(QObject):
         self._drain = drain
         sender = Sender(send)
         self.waiting = PersonWaiting()
-        self.requests = Requests(sender, models)
+        self.requests = Requests(models, sender)
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, sender, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
@@ -101,7 +101,7 @@ class Controller(QObject):
     def _ask_for_pictures(self) -> None:
         """Request the pictures needed, unless a new prompt is about to replace all sequences."""
         status = self._models.status
-        if not (status.now.model is None or status.loss or self.requests.sequences.replace_all):
+        if not (status.now.model is None or status.loss or self.requests.sequences.is_replacing_all):
             self.requests.pictures.ask()
             self.requests.comparing.ask()
 

@@ -369,42 +369,42 @@ class Intents(QObject):
 
 
 LEAP = 8
-REPLAY_MS = 120
+PLAY_MS = 120
 
 
 class Navigator(QObject):
-    """Slots for the keys that move the selection, and a replay that shows the recorded steps one after the other."""
+    """Slots for the keys that move the selection, and a timer that plays the recorded steps one after the other."""
 
     def __init__(self, models: Models, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._models = models
-        self._replay = QTimer(self, interval=REPLAY_MS)
-        self._replay.timeout.connect(self._on_replay)
-        models.timeline.reset.connect(self._replay.stop)
+        self._playing = QTimer(self, interval=PLAY_MS)
+        self._playing.timeout.connect(self._on_play)
+        models.timeline.reset.connect(self._playing.stop)
 
     @property
-    def is_replaying(self) -> bool:
-        return self._replay.isActive()
+    def is_playing(self) -> bool:
+        return self._playing.isActive()
 
     def on_first_step(self) -> None:
-        self._replay.stop()
+        self._playing.stop()
         first = self._models.timeline.first
         if first is not None and len(self._models.timeline) > 1:
             self._models.selection.update(step=first.step)
 
     def on_live(self) -> None:
-        self._replay.stop()
+        self._playing.stop()
         self._models.selection.update(step=None)
 
     def on_play_or_stop(self) -> None:
-        """Start or stop the replay of the recorded steps, from the step shown; from the first when the live one is."""
-        if self._replay.isActive():
-            self._replay.stop()
+        """Start or stop playing the recorded steps, from the step shown; from the first when the live one is."""
+        if self._playing.isActive():
+            self._playing.stop()
             return
         if self._models.selection.now.step is None:
             self.on_first_step()
         if self._models.selection.now.step is not None:
-            self._replay.start()
+            self._playing.start()
 
     def show_lens(self, name: str) -> None:
         """Look at the rows through another lens."""
@@ -445,8 +445,8 @@ class Navigator(QObject):
         here = last if now.position is None else min(now.position + by, last)
         self._models.selection.update(position=max(here, 0))
 
-    def _on_replay(self) -> None:
+    def _on_play(self) -> None:
         step = self._models.timeline.neighbour(self._models.selection.now.step, +1)
         self._models.selection.update(step=step)
         if step == self._models.timeline.tip:
-            self._replay.stop()
+            self._playing.stop()

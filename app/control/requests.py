@@ -365,7 +365,7 @@ class NewSequences:
         return not self._awaited
 
     @property
-    def replace_all(self) -> bool:
+    def is_replacing_all(self) -> bool:
         """Whether a prompt was sent that will replace all present sequences."""
         return any(isinstance(command, SubmitPrompt) and command.alone for command in self._awaited.values())
 
@@ -454,7 +454,7 @@ class MeasurementControl:
 class Requests:
     """The parts. `restore` replays the history in a restarted engine."""
 
-    def __init__(self, sender: Sender, models: Models) -> None:
+    def __init__(self, models: Models, sender: Sender) -> None:
         self.pictures = PictureRequests(models, sender)
         self.measurements = MeasurementControl(models, sender)
         self.sequences = NewSequences(models, sender)

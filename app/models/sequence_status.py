@@ -90,7 +90,7 @@ def _looking(recent: Sequence[StepRecord], pictures: Pictures) -> float | None:
 
 
 FULL = ("context full", "cache full")
-LONGEST_CONDITION = 24  # characters of a stop's condition in the status line
+LONGEST_CONDITION = 24  # characters of a breakpoint's condition in the status line
 
 
 class SequenceStatus(Struct, frozen=True):

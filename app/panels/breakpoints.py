@@ -111,8 +111,8 @@ TYPING_MS = 250  # the condition is read only after such a pause: half of one wo
 
 
 class BreakpointsState(Struct, frozen=True):
-    """All stops; the id of the marked one; the condition that is searched for; the text about it, and whether that is a
-    problem."""
+    """All breakpoints; the id of the marked one; the condition that is searched for; the text about it, and whether
+    that is a problem."""
 
     rows: tuple[BreakpointRow, ...]
     marked: int | None

@@ -55,9 +55,6 @@ def _is_refused(index: QModelIndex | QPersistentModelIndex) -> bool:
 class PaletteDelegate(QStyledItemDelegate):
     """Draws a row: the name on the left, the key or the reason on the right."""
 
-    def __init__(self, parent: QObject) -> None:
-        super().__init__(parent)
-
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         width = WIDTH - 40
         if not _is_refused(index):

@@ -184,7 +184,7 @@ EFFECTS: dict[str, Effect] = {
     "run.kept": opens("CheckpointLimitDialog"),
     "run.type_next": Effect(lambda desk: desk.window.next_token.continuation.edit.hasFocus(), False, True),
     "view.branches": Effect(lambda desk: desk.window.branches.visibleRegion().isEmpty(), True, False),
-    "timeline.play": Effect(lambda desk: desk.shell.navigator.is_replaying, False, True, lasts=True),
+    "timeline.play": Effect(lambda desk: desk.shell.navigator.is_playing, False, True, lasts=True),
     "timeline.first": Effect(selected("step"), None, 0),
     "timeline.live": Effect(selected("step"), 7, None, Desk.look_back),
     "edit.undo": Effect(sent(UndoEdit), [], [UndoEdit()], Desk.edit, lasts=True),

@@ -89,12 +89,12 @@ def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | 
 def test_a_replay_walks_every_step_and_ends_at_the_live_one(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, models: Models, qtbot: QtBot
 ) -> None:
-    monkeypatch.setattr(navigation, "REPLAY_MS", 0)
+    monkeypatch.setattr(navigation, "PLAY_MS", 0)
     walk, seen = request.getfixturevalue("walk"), list[int | None]()
     models.selection.changed.connect(lambda: seen.append(models.selection.now.step))
     walk.on_play_or_stop()
-    assert walk.is_replaying
-    qtbot.waitUntil(lambda: not walk.is_replaying)
+    assert walk.is_playing
+    qtbot.waitUntil(lambda: not walk.is_playing)
     assert seen == [0, 1, 2, 3, 4, None]
 
 
@@ -103,17 +103,17 @@ def test_a_replay_begins_where_one_looks_and_stops_when_asked(walk: Navigator, m
     walk.on_play_or_stop()
     assert models.selection.now.step == 3
     walk.on_play_or_stop()
-    assert not walk.is_replaying
+    assert not walk.is_playing
     walk.on_play_or_stop()
     walk.on_live()
-    assert (walk.is_replaying, models.selection.now.step) == (False, None)
+    assert (walk.is_playing, models.selection.now.step) == (False, None)
 
 
 def test_another_history_ends_a_replay(walk: Navigator, models: Models) -> None:
     walk.on_play_or_stop()
     models.timeline.go_to(2)
     models.selection.update(step=None)
-    assert not walk.is_replaying
+    assert not walk.is_playing
 
 
 def test_a_replay_ends_with_its_window(qapp: QApplication, engine: FakeEngine) -> None:
@@ -121,7 +121,7 @@ def test_a_replay_ends_with_its_window(qapp: QApplication, engine: FakeEngine) -
     shell = new_shell(qapp, engine, (1280, 800))
     take_steps(shell, engine, 3)
     shell.actions["timeline.play"].trigger()
-    assert shell.navigator.is_replaying
+    assert shell.navigator.is_playing
     sweep(shell)
     assert not isValid(shell.navigator)
     shell.models.selection.update(step=1)

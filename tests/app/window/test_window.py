@@ -176,7 +176,7 @@ def test_space_replays_on_the_timeline(running: Shell, qtbot: QtBot) -> None:
     assert running.models.selection.now.step == 0
     qtbot.waitUntil(lambda: (running.models.selection.now.step or 0) >= 2)
     qtbot.keyClick(running.window.timeline, Qt.Key.Key_Space)
-    assert not running.navigator.is_replaying
+    assert not running.navigator.is_playing
     qtbot.keyClick(running.window.timeline, Qt.Key.Key_End)
     assert running.models.selection.now.step is None
 
