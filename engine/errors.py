@@ -14,6 +14,10 @@ Progress = tuple[int, int]  # pieces of work that are done, and all of them
 Report = Callable[[str, int, int | None], None]  # told what is done in words, how much of it, and of how much
 
 
+def never_cancel() -> None:
+    """A `Check` that never raises."""
+
+
 class InputError(ValueError):
     """Bad input, in one plain sentence for the user: the cause, what it concerns, and what to do about it."""
 

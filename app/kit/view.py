@@ -320,10 +320,6 @@ class View(Reader[State], Themed, QWidget):
         """The sentence shown instead of the body; empty while the body is shown."""
         return self.empty.text() if self._pages.currentWidget() is self._blank else ""
 
-    @property
-    def is_pinned(self) -> bool:
-        return self.pin_button.isChecked()
-
     def reset_view(self) -> None:
         """Show everything again, in every plot of the panel (Home). Overridden by panels that zoom."""
         for plot in self.findChildren(Plot):

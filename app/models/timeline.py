@@ -93,11 +93,6 @@ class Path:
         index = bisect_right(self.steps, step)
         return self.records[index - 1] if index and _index_in(self.nodes, step) is not None else None
 
-    def before(self, step: int) -> StepRecord | None:
-        """The record of the last step before `step`."""
-        index = bisect_left(self.steps, step)
-        return self.records[index - 1] if index else None
-
     def neighbour(self, step: int | None, direction: int) -> int | None:
         """The node before (-1) or after (+1) a node (None: the newest) of the path, limited to its ends; None if it is
         empty."""

@@ -17,11 +17,10 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from engine.errors import Check, InputError, Progress
+from engine.errors import Check, InputError, Progress, never_cancel
 from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import is_endless
-from engine.session.driver import never_cancel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted
 from engine.spec.model import runner_words

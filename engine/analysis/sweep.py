@@ -10,10 +10,9 @@ import torch
 
 from engine.analysis.bench import synthetic_ids
 from engine.analysis.reference import Reference, given, measure, measured_session, reference
-from engine.errors import Check, InputError
+from engine.errors import Check, InputError, never_cancel
 from engine.model.loader import LoadedModel
 from engine.session.commands import first_ids
-from engine.session.driver import never_cancel
 from engine.spec.grid import SweepMode, SweepText
 from engine.wire.measurements import SweepRow, Unavailable
 

@@ -260,10 +260,6 @@ class CacheGeometry(Struct, frozen=True, dict=True):
         """Bytes stored for one more token in that dtype while no window is full."""
         return self.elements_per_token * dtype_bytes(dtype)
 
-    def state_bytes(self, dtype: str) -> int | None:
-        """Bytes of constant state per sequence; None if a layer's size is unknown."""
-        return known_sum(layer.state_bytes(dtype) for layer in self.layers)
-
     def layers_by_kind(self) -> Mapping[LayerKind, tuple[LayerGeometry, ...]]:
         """The layers grouped by kind, in order of first appearance."""
         kinds = dict.fromkeys(layer.kind for layer in self.layers)

@@ -38,7 +38,7 @@ from engine.predict.capacity import (
 from engine.spec.cache import CacheSpec, fitted
 from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part, coded_bytes, terms_of
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_evict
-from engine.spec.terms import Term, bytes_of, of_all_layers, of_one_layer
+from engine.spec.terms import Term, of_all_layers, of_one_layer
 
 POSITION_BYTES = 8  # an int64 per row and head, kept once rows have been evicted
 _MOST_MADE = 256  # terms of layers that are kept for the next layer with as many rows
@@ -160,10 +160,6 @@ class CacheFormula:
         fill = self._seen_by(layer, fill)
         found = (*self._row_terms(layer, self._rows(layer, fill), fill), *self._state_terms(layer))
         return found if self.geometry.is_uniform else tuple(structs.replace(term, kind=layer.kind) for term in found)
-
-    def stored_bytes(self, layer: LayerGeometry, fill: Fill) -> int:
-        """Stored bytes of one layer: the sum of its terms."""
-        return bytes_of(self.terms(layer, fill))
 
     def terms_of_shared(self, layer: LayerGeometry, num_rows: int) -> tuple[Term, ...]:
         """What to add to the terms of several sequences that share `num_rows` rows of pages, each stored once."""

@@ -66,7 +66,7 @@ class SessionSurroundings:
     asks."""
 
     def __init__(self, session: Session, differs: Differs) -> None:
-        self._session, self._differs = session, differs
+        self._session, self.differs = session, differs
 
     def text_before(self, part: SequenceStep) -> str:
         ids = self._session.sequence(part.seq_id).token_ids
@@ -75,9 +75,6 @@ class SessionSurroundings:
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         rows = self._session.history.attention.get((step, part.seq_id)) or {}
         return attention_mass(rows, part.num_tokens, span)
-
-    def differs(self, step: int, seq_id: int) -> bool | None:
-        return self._differs(step, seq_id)
 
 
 def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: TokenSpan) -> Attention | None:

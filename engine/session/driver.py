@@ -21,10 +21,6 @@ from engine.session.states import LiveSequence
 from engine.spec.cache import CacheSpec
 
 
-def never_cancel() -> None:
-    """The default for `check`, which is called before every forward and raises to cancel: this one never does."""
-
-
 class Driver:
     """Computes into one cache and remembers the `token_ids` that it holds. From the end of the prompt
     (`num_prompt_tokens`) on, rows are quantised and evicted as the cache's spec says."""

@@ -259,12 +259,6 @@ class SnapshotFile:
         name = self.manifest.layer(layer).name("attention")
         return self.numbers(name) if name in self else None
 
-    @property
-    def preview(self) -> Array | None:
-        """Grey levels `[layers, K and V, rows, columns]`: channels as rows, tokens as columns; 0: no row, 255: not
-        finite."""
-        return self.array("preview") if "preview" in self else None
-
 
 def do_ascend(positions: Array, num_tokens: int) -> bool:
     """Whether the positions `[…, S]` of every head ascend and are within the tokens."""
@@ -321,15 +315,6 @@ class Records(Pieces):
         for step in record.sequences:
             _check(step)
         return record
-
-
-def is_snapshot(path: Path) -> bool:
-    """Whether the file can be opened as a snapshot."""
-    try:
-        SnapshotFile(path).close()
-    except InputError:
-        return False
-    return True
 
 
 # ---- codes to the rows that attention reads, exact to the last bit ---------------------------------------------------

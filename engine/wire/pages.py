@@ -313,10 +313,6 @@ class PageMap(PoolStep, frozen=True, eq=False):
     blocks: tuple[npt.NDArray[np.void], ...] = ()
     num_kept_pages: int = 0
 
-    def cells(self) -> npt.NDArray[np.void]:
-        """All pages as one array `[num_pages]`."""
-        return np.concatenate(self.blocks)
-
     def cell(self, page_id: int) -> np.void:
         """The cell of one page."""
         return self.blocks[page_id // BLOCK_PAGES][page_id % BLOCK_PAGES]  # type: ignore[no-any-return]

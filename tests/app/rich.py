@@ -213,7 +213,7 @@ def head(request: HeadRequest) -> HeadPicture:
     return replace(piece, low=low, high=high, absent=absent, num_nan=2, num_inf=1, note="a note of the head")
 
 
-def give_pictures(models: Models, step: int | None = None) -> None:
+def give_pictures(models: Models) -> None:
     """Answer what the views asked for, as the engine would."""
     now, wanted = models.selection.now, models.viewport.now
     found = models.timeline.newest_of(now.seq_id, now.step)

@@ -59,7 +59,7 @@ class PagedRun:
 
 def _with_others(pool: PageMap) -> PageMap:
     """A page of another branch alone, one that is copied to the host, and one that is only found again."""
-    cells = pool.cells().copy()
+    cells = np.concatenate(pool.blocks)
     free = np.flatnonzero(cells["state"] == PageCell.FREE)
     cells[free[0]] = (PageCell.KEPT, 0, 2, 3, KEPT, 4, 2)
     cells[free[3]] = (PageCell.CACHED, 1, 0, 4, NO_OWNER, 2, 0)
@@ -68,7 +68,7 @@ def _with_others(pool: PageMap) -> PageMap:
 
 
 def _behind_a_window(pool: PageMap) -> PageMap:
-    cells = pool.cells()[:10].copy()
+    cells = np.concatenate(pool.blocks)[:10].copy()
     cells["fill"][1:] = np.arange(9) % 5
     counts = (int((cells["state"] == state).sum()) for state in (PageCell.FREE, PageCell.USED, PageCell.SHARED))
     free, used, shared = counts

@@ -38,7 +38,7 @@ def prefilled(session: Session, num_tokens: int) -> tuple[int, float]:
     return seq_id, time.process_time() - began
 
 
-def marks_share(session: Session, seq_id: int, steps: int) -> float:
+def marks_share(session: Session, steps: int) -> float:
     """The share of a decode step spent on the marks of all owners and the node of the tree, in the median step."""
     history, spent = session.history, [0.0]
     add, chosen = history.add, SequenceState.chosen
@@ -98,7 +98,7 @@ def main() -> None:
         seq_id, prefill_s = prefilled(session, num_tokens)
         prefills.append(prefill_s)
         session.force(seq_id, tuple(range(10, 10 + steps)))
-        print(f"{first}: marks are {marks_share(session, seq_id, steps):.2%} of a step", flush=True)
+        print(f"{first}: marks are {marks_share(session, steps):.2%} of a step", flush=True)
         for second in EXACT:
             if second == first:
                 continue

@@ -169,7 +169,7 @@ def read_all(file: SnapshotFile) -> None:
         file.positions(entry.index, entry.heads[0])
         file.attention(entry.index)
     assert len(file.token_ids) in (0, file.manifest.num_tokens)
-    _ = file.token_texts, file.waiting_ids, file.preview, list(file.records)
+    _ = file.token_texts, file.waiting_ids, "preview" in file and file.array("preview"), list(file.records)
 
 
 def main() -> int:

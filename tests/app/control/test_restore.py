@@ -279,11 +279,11 @@ def test_another_model_takes_the_pins_away(running: Shell, engine: FakeEngine) -
     turn(running)
     head.pin_button.click()
     models.viewport.update(attention_layer=4)
-    assert head.is_pinned
+    assert head.pin_button.isChecked()
     assert models.status.now.model is not None
     small = replace(models.status.now.model, fingerprint="another one")
     engine.emit(StateChanged(replace(models.status.now, model=small)))
     turn(running)
     assert (models.viewport.now.head_place, models.viewport.now.attention_layer) == (None, None)
-    assert not head.is_pinned
-    assert not running.window.attention.is_pinned
+    assert not head.pin_button.isChecked()
+    assert not running.window.attention.pin_button.isChecked()

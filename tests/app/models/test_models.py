@@ -38,8 +38,6 @@ def test_looking_back_is_an_index(models: Models) -> None:
     assert models.timeline.record(4).step == 4
     assert models.timeline.record(11) is None
     assert models.timeline.at(None) is models.timeline.latest
-    assert models.timeline.before(4).step == 3
-    assert models.timeline.before(0) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 
 from engine.errors import InputError
 from engine.geometry.config import ALIASES, DECODER_ALIASES
-from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry, LayerGeometry
+from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry, LayerGeometry, known_sum
 from engine.geometry.families import FAMILY_DEFAULTS
 from engine.spec.edit import runs_of
 from tests.engine.geometry.tiny_configs import BASE, TINY
@@ -62,7 +62,8 @@ def of_config(name: str, config: dict[str, Any]) -> list[str]:
         return [f"{name}: {refusal}"]
     of_whole = ("num_layers", "num_blocks", "has_encoder", "num_heads", "num_kv_heads", "head_dim", "is_latent")
     sizes = {what: getattr(found, what) for what in (*of_whole, "is_uniform", "elements_per_token")}
-    sizes |= {"bytes": found.bytes_per_token("bfloat16"), "state": found.state_bytes("bfloat16")}
+    state = known_sum(layer.state_bytes("bfloat16") for layer in found.layers)
+    sizes |= {"bytes": found.bytes_per_token("bfloat16"), "state": state}
     stated = ("architecture", "model_type", "hidden_size", "vocab_size", "max_length", "max_source_length")
     lines = [f"{name}: {told([getattr(found, what) for what in stated])} {told([*sizes.values()])}"]
     for kind, layers in found.layers_by_kind().items():

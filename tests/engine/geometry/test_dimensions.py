@@ -158,9 +158,9 @@ def test_derived_properties_of_mixed_and_recurrent_models() -> None:
     mamba = CacheGeometry.from_config({**TINY["mamba"][0], "model_type": "mamba"})
     assert (mamba.attention_layers, mamba.num_heads, mamba.num_kv_heads, mamba.head_dim) == ((), 0, 0, 0)
     assert mamba.bytes_per_token("float32") == 0
-    assert mamba.state_bytes("bfloat16") == 3 * 64 * (4 * 2 + 8 * 4)
+    assert [layer.state_bytes("bfloat16") for layer in mamba.layers] == [64 * (4 * 2 + 8 * 4)] * 3
     unknown = CacheGeometry.from_config({**BASE, "model_type": "new", "layer_types": ["linear_attention"] * 4})
-    assert unknown.state_bytes("bfloat16") is None
+    assert {layer.state_bytes("bfloat16") for layer in unknown.layers} == {None}
 
 
 def test_a_geometry_typed_by_hand() -> None:
@@ -284,7 +284,7 @@ def test_a_state_of_which_a_size_is_not_stated_is_unknown(name: str) -> None:
     kind = "conv" if name == "conv_L_cache" else "linear_attention"
     config = {**BASE, "model_type": "new", "layer_types": [kind, "full_attention"] * 2, **sizes}
     whole = CacheGeometry.from_config(config)
-    assert whole.state_bytes("bfloat16")
+    assert all(layer.state_bytes("bfloat16") is not None for layer in whole.layers)
     part = CacheGeometry.from_config({key: value for key, value in config.items() if key != name})
-    assert part.state_bytes("bfloat16") is None
+    assert [layer.state_bytes("bfloat16") for layer in part.layers if layer.kind == "linear"] == [None, None]
     assert part.elements_per_token == whole.elements_per_token

@@ -16,7 +16,7 @@ import torch
 
 from engine.errors import InputError
 from engine.snapshot.format import PARTS
-from engine.snapshot.read import SnapshotFile, is_snapshot
+from engine.snapshot.read import SnapshotFile
 from engine.spec.sampling import Prompt
 from engine.wire.records import StepRecord
 from tests.engine.snapshot.crafted import Crafted, changed, framed
@@ -121,8 +121,7 @@ def test_the_preview_shows_where_rows_are_large_and_what_is_not_finite(tmp_path:
         held.keys[0, :, 7, :3] = 1000.0
         held.values[0, 0, 2, 5] = float("nan")
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
-        preview = file.preview
-    assert preview is not None
+        preview = file.array("preview")
     assert preview.shape == (2, 2, 24, 96)
     keys, values = preview[1]
     count = held.keys.shape[2]
@@ -239,7 +238,6 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=reason):
             SnapshotFile(path)
-        assert not is_snapshot(path)
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
@@ -248,7 +246,8 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     path.write_bytes(framed(b'{"__metadata__":{}}'))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        assert not is_snapshot(path)
+        with pytest.raises(InputError):
+            SnapshotFile(path)
     with SnapshotFile(kept(begun(SPECS["dynamic"]), path)):
         pass
     assert len(os.listdir("/proc/self/fd")) == before

@@ -198,5 +198,5 @@ def test_pages_of_every_block_stand_in_their_own_place() -> None:
     pool = PageMap(0, 4, tracker.num_pages, None, 0, (), 0, 0, 0, 0, 0, 0, 0, tracker.blocks())
     arrays = PoolArrays()
     arrays.follow(pool)
-    assert np.array_equal(arrays["fill"], pool.cells()["fill"])
+    assert np.array_equal(arrays["fill"], np.concatenate(pool.blocks)["fill"])
     assert np.flatnonzero(arrays["fill"]).tolist() == [3, BLOCK_PAGES + 1, 2 * BLOCK_PAGES + 4]

@@ -17,6 +17,7 @@ from engine.session.session import Session
 from engine.spec.cache import PRESETS, CacheSpec, preset_of, tuned
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec, parse_budget
+from engine.spec.terms import bytes_of
 from engine.wire.pictures import RowRequest, WallRequest
 from tests.engine.cache.compressed.prompts import finish_prompt
 from tests.engine.cache.compressed.rules import RULES, held_and_pictured, session_of
@@ -154,7 +155,7 @@ def test_a_short_prompt_under_pyramidkv_keeps_its_budgets_through_forks_and_rewi
             row_bytes = 2 * 2 * 16 * 4  # K and V of two heads
             formula = CacheFormula(session.cache, session.model.info.geometry, "float32")
             fill = Fill(cache.num_tokens, cache.prompt_ended_at)
-            found = [formula.stored_bytes(layer, fill) for layer in layers]
+            found = [bytes_of(formula.terms(layer, fill)) for layer in layers]
             assert found == [(count + 1) * row_bytes for count in expected]
         session.remove(twin)
         session.go_to(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from engine.cache.paged.store import PageStore
@@ -25,7 +26,7 @@ def check(session: Session, record: StepRecord | None = None) -> None:
     for number, group in enumerate(store_of(session).groups):
         if record is None:
             continue
-        cells = MAPS[session][number].cells()
+        cells = np.concatenate(MAPS[session][number].blocks)
         names = {PageCell.FREE: "free", PageCell.USED: "used", PageCell.SHARED: "shared"}
         names |= {PageCell.CACHED: "cached", PageCell.NULL: "null"}
         states = [state_of(group.pool, p) for p in range(len(cells))]
