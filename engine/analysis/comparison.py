@@ -24,12 +24,12 @@ from engine.history.state import num_common
 from engine.look.candidates import kl_divergence
 from engine.look.pictures import PictureMemo, QueryWeights, attention_picture, held_columns, of_queries, picture_of
 from engine.look.reductions import missing_rows
-from engine.look.source import NO_POSITION, PARTS, CacheSource, Difference, Rows, Source, row_at
+from engine.look.source import NO_POSITION, CacheSource, Difference, Rows, Source, row_at
 from engine.model.loader import LoadedModel
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_label
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.spec.lenses import LENSES
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams

@@ -15,12 +15,12 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import Check, InputError, never_cancel
 from engine.geometry.dimensions import LayerGeometry
-from engine.look.source import PARTS, Rows, gather_rows, places_of, slots_of
+from engine.look.source import Rows, gather_rows, places_of, slots_of
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import num_source
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, fitted
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.spec.sampling import Prompt
 
 

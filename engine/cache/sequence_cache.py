@@ -33,7 +33,7 @@ from engine.cache.stacking import on_one_device, stacked_view
 from engine.errors import InputError
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 
 if TYPE_CHECKING:
     from engine.cache.compressed.retention import Rule
@@ -305,7 +305,7 @@ class SequenceCache:
     def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
         """The rows from a position on of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`,
         views where they are stored exactly."""
-        keys, values = (stacked_rows(self.layers, part, first_position) for part in ("keys", "values"))
+        keys, values = (stacked_rows(self.layers, part, first_position) for part in PARTS)
         if keys is not None and values is not None:
             return dict(enumerate(zip(keys.unbind(), values.unbind(), strict=True)))
         found = ((index, layer.rows_at(None, first_position)) for index, layer in enumerate(self.layers))

@@ -22,6 +22,7 @@ from engine.cache.contract import Evicted, EvictedRows, Pair
 from engine.cache.stacking import evenly_spaced, on_one_device, stacked_view
 from engine.look.candidates import likely_tokens
 from engine.look.transfer import Arrays, Packing
+from engine.spec.codec import PARTS
 from engine.wire.records import (
     NUM_QUANTILES,
     AttentionSummary,
@@ -35,7 +36,6 @@ from engine.wire.records import (
 
 Tensors = dict[str, torch.Tensor]
 KEYS, VALUES = 0, 1
-NAMES = ("keys", "values")
 NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
 
 
@@ -110,7 +110,7 @@ class NewRows:
             for n, head, offset in zip(*np.nonzero(counts), strict=True) if counts.any() else ():
                 layer, part = group.places[n]
                 position = first_position + self.offsets.get(layer, self.num_new - held) + int(offset)
-                bad.append(NonFinite(NAMES[part], layer, int(head), position, int(counts[n, head, offset])))  # type: ignore[arg-type]
+                bad.append(NonFinite(PARTS[part], layer, int(head), position, int(counts[n, head, offset])))
         stats = RowStats(self.layers, *map(read_only_floats, norms))
         bad.sort(key=lambda each: (each.layer or 0, each.tensor, each.kv_head or 0, each.position))
         return NewRowStatistics(stats, {layer: wrapped(total) for layer, total in sums.items()}, tuple(bad))

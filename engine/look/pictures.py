@@ -35,19 +35,8 @@ from engine.look.reductions import (
     pooled,
     pooled_weights,
 )
-from engine.look.source import (
-    PARTS,
-    Held,
-    Rows,
-    Source,
-    holders,
-    of_latest,
-    provenance_from,
-    provenance_of,
-    rewrites,
-    row_at,
-)
-from engine.spec.codec import Part
+from engine.look.source import Held, Rows, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
+from engine.spec.codec import PARTS, Part
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.pictures import (
     Attended,

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from engine.cache.contract import HeldRows, RowDelta, StateMatrix
 from engine.history.state import Move, are_kept
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.wire.records import Floats, Ints, Provenance, read_only_ints
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 NO_POSITION = 1 << 40  # position of a row that is missing: behind every token, so that it is never drawn
 ALL_ROWS = 1 << 40
-PARTS: tuple[Part, Part] = ("keys", "values")
 
 
 class Rows(Struct, frozen=True, eq=False):

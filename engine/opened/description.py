@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.geometry.dimensions import KV_KINDS, CacheGeometry, LayerGeometry, LayerKind
 from engine.opened.session import UNKNOWN_MODEL
-from engine.snapshot.format import PARTS, LayerEntry, Manifest, part_shapes, table_name
+from engine.snapshot.format import LayerEntry, Manifest, part_shapes, table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import PARTS
 from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord
 from engine.wire.status import ModelInfo, OpenedFile, SequenceInfo
 

@@ -47,12 +47,12 @@ from engine.opened.description import (
     tokens_of,
 )
 from engine.saved.session import joined_text
-from engine.snapshot.format import PARTS, LayerEntry, table_name
+from engine.snapshot.format import LayerEntry, table_name
 from engine.snapshot.llama_state import ModelOfState
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import num_numbers
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.spec.lenses import LENSES
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.sampling import SamplingParams

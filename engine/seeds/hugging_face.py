@@ -22,6 +22,7 @@ from engine.seeds.models import SeedModels, SeedSetting, in_turns, seconds_of, w
 from engine.seeds.published import SeedLine, Sheet
 from engine.session.driver import Driver
 from engine.spec.cache import PRESETS, CacheSpec
+from engine.spec.codec import PARTS
 from engine.wire.measurements import BenchRefused, BenchRow
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def layers_lines(sheet: TensorSheet, layers: list[Any]) -> Iterator[SeedLine]:
     line = sheet.must("dynamic: len(past_key_values)", 30, len(layers))
     yield line if is_whole else replace(line, agrees=None, must_agree=False, note="the short form has no more")
     yield sheet.shape("dynamic: values of layer 0, step 1", shape, layers[0].values)
-    for name in ("keys", "values") if is_whole else ():
+    for name in PARTS if is_whole else ():
         tensor = getattr(layers[LATER_LAYER], name)
         yield sheet.shape(f"dynamic: {name} of layer {LATER_LAYER}, step 1", shape, tensor)
 

@@ -41,7 +41,7 @@ from engine.session.sampler import choose, steered
 from engine.session.scheduler import SequenceWork
 from engine.session.states import LiveSequence, atomic, close_all, exchange
 from engine.spec.cache import CacheSpec, cache_label
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured, KeptRows
@@ -386,7 +386,7 @@ def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: 
                 wanted[head, (places[is_later] - first).cpu()] = old[0, head, is_later].float().cpu()
             difference = (wanted - new.float().cpu()).square().sum((0, 2)).sqrt()
             found[name].append((difference / new.float().cpu().square().sum((0, 2)).sqrt()).numpy())
-    keys, values = (read_only_floats(np.stack(found[name]).astype(np.float32)) for name in ("keys", "values"))
+    keys, values = (read_only_floats(np.stack(found[name]).astype(np.float32)) for name in PARTS)
     return KeptRows(tuple(layer.index for layer in layers), first, keys, values)
 
 

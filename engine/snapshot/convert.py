@@ -19,10 +19,10 @@ from engine.history.tree import needed_for
 from engine.saved.document import Unusable, check
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
-from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import cache_name
+from engine.spec.codec import PARTS
 from engine.spec.model import RESOURCES
 from engine.wire.records import SequenceAdded, SequenceStep, StepRecord
 from engine.wire.tree import Node

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from engine.analysis.tolerance import tolerance_between
 from engine.errors import InputError
-from engine.snapshot.format import PARTS, ROWS_AT_ONCE, Array, LayerEntry
+from engine.snapshot.format import ROWS_AT_ONCE, Array, LayerEntry
 from engine.snapshot.read import SnapshotFile
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 
 
 class HeadDifference(Struct, frozen=True):

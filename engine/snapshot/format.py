@@ -22,7 +22,7 @@ from msgspec.structs import fields
 from engine.errors import InputError
 from engine.spec.bookmark import Bookmark, check_bookmarks
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import Coding, Part
+from engine.spec.codec import PARTS, Coding, Part
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import StopReason
 
@@ -55,7 +55,6 @@ TRANSFORMERS_FP8 = "transformers-fp8"
 Array = np.ndarray[Any, Any]
 ROWS_AT_ONCE = 8192  # that are read of a head
 
-PARTS: tuple[Part, Part] = ("keys", "values")
 SCORES, MARKS = ("memory", "sinks"), ("hidden", "pinned")  # what is stored beside rows to go on: of a rule, and by hand
 EXTREMES = ("low", "high", "magnitudes")  # suffixes of the tensors of a pyramid
 PREVIEW_SIZE = 24, 96  # rows and columns of the preview of K or V of a layer

@@ -27,7 +27,6 @@ from engine.snapshot.convert import unrecorded_nodes
 from engine.snapshot.format import (
     ITEM_BYTES,
     MARKS,
-    PARTS,
     SCORES,
     TRANSFORMERS_FP8,
     VERSION,
@@ -57,7 +56,7 @@ from engine.snapshot.write import (
     uncounted,
 )
 from engine.spec.cache import cache_name
-from engine.spec.codec import Coding, Part
+from engine.spec.codec import PARTS, Coding, Part
 from engine.spec.lenses import LENSES
 from engine.wire.exporting import Export
 

@@ -24,8 +24,9 @@ from numpy.lib import format as npy
 from engine.errors import InputError
 from engine.files.atomic import replacing
 from engine.files.text import open_regular
-from engine.snapshot.format import MAX_LENGTH, NAME, PARTS, Array, LayerEntry
+from engine.snapshot.format import MAX_LENGTH, NAME, Array, LayerEntry
 from engine.snapshot.read import do_ascend
+from engine.spec.codec import PARTS
 
 Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, pieces of bounded size
 MAX_MEMBERS = 1 << 16

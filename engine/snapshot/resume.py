@@ -30,7 +30,6 @@ from engine.snapshot.format import (
     CODE_OF_DTYPE,
     DTYPE_NAMES,
     MARKS,
-    PARTS,
     SCORES,
     LayerEntry,
     checksum,
@@ -41,7 +40,7 @@ from engine.snapshot.read import SnapshotFile, do_ascend
 from engine.snapshot.verify import check_essentials
 from engine.snapshot.write import DTYPES
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.spec.edit import Overwrite
 from engine.spec.sampling import Prompt
 

@@ -22,7 +22,6 @@ from engine.snapshot.format import (
     MAX_TOKENS,
     NO_CHECKSUM,
     NUMBERS,
-    PARTS,
     ROWS_AT_ONCE,
     Array,
     Damaged,
@@ -33,7 +32,7 @@ from engine.snapshot.format import (
     table_name,
 )
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile, numbers_of
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 
 MAX_PROBLEMS = 100  # more would not describe the file any better
 OUT_OF_ORDER = "holds numbers out of order"

@@ -31,7 +31,6 @@ from engine.snapshot.format import (
     ITEM_BYTES,
     MAX_HEADER_BYTES,
     NO_CHECKSUM,
-    PARTS,
     PREFIX_BYTES,
     PREVIEW_SIZE,
     WRITTEN_KIND,
@@ -46,7 +45,7 @@ from engine.snapshot.format import (
     parse,
     read_manifest,
 )
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 
 CHUNK_BYTES = 8 << 20
 BATCH_BYTES = CHUNK_BYTES // 2

@@ -172,6 +172,7 @@ ROW_OF_NAME: Mapping[str, CodecRow] = {name: row for row in CODECS.values() for 
 # ---- the codec of a tensor, of a layer, of a cache -------------------------------------------------------------------
 
 Part = Literal["keys", "values"]
+PARTS: tuple[Part, Part] = ("keys", "values")
 
 WORD_BITS = 32
 

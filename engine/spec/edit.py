@@ -18,7 +18,7 @@ from msgspec import Struct
 from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 
 EditedPart = Literal["keys", "values", "both"]
 PART_LABELS: dict[EditedPart, str] = {"keys": "K", "values": "V", "both": "K and V"}
@@ -49,7 +49,7 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
     @property
     def parts(self) -> tuple[Part, ...]:
         """The edited tensors by name: keys, values or both."""
-        return ("keys", "values") if self.part == "both" else (self.part,)
+        return PARTS if self.part == "both" else (self.part,)
 
     def describe(self) -> str:
         """`positions 4 … 7 · layer 3 · kv head 1 · K`: the positions, and whatever is restricted to less than all."""

@@ -34,10 +34,10 @@ from engine.opened.description import steps_of
 from engine.opened.file import OpenedSnapshot, opened_foreign
 from engine.snapshot.diff import difference
 from engine.snapshot.export import export
-from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
+from engine.spec.codec import PARTS
 from engine.spec.sampling import SamplingParams
 from engine.wire.encoding import encode
 from engine.wire.exporting import Export

@@ -14,11 +14,11 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.layers.layer import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.look.source import PARTS, Rows, gather_rows, slots_of
+from engine.look.source import Rows, gather_rows, slots_of
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import ALL_PRESETS, CacheSpec, cache_named, fitted
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.wire.status import ModelInfo
 from tests.effort import effort
 from tests.gpu import faults

@@ -19,6 +19,7 @@ from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS
 from engine.spec.cache import CacheSpec, Quantizer
+from engine.spec.codec import PARTS
 
 
 def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
@@ -153,7 +154,7 @@ def _changed_by_a_step(layer: Any) -> dict[str, Any]:
     is_counted = type(layer) is CountedStaticLayer
     found: dict[str, Any] = {}
     for name, value in vars(layer).items():
-        if isinstance(value, torch.Tensor) and not (is_counted and name in ("keys", "values")):
+        if isinstance(value, torch.Tensor) and not (is_counted and name in PARTS):
             found[name] = value.clone()
         elif isinstance(value, dict) and all(isinstance(each, torch.Tensor) for each in value.values()):
             found[name] = {key: each.clone() for key, each in value.items()}

@@ -37,7 +37,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stacking import stacked_view
 from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
-from engine.spec.codec import Part
+from engine.spec.codec import PARTS, Part
 from engine.wire.pages import Converted, Forked, WhyNotReused
 
 
@@ -77,7 +77,7 @@ class PagedCache(SequenceCache):
         for paged, table in zip(self._paged_layers, self.tables, strict=True):
             first = max(self.num_decoded(first_position), table.first_held_position)
             if paged and first < table.num_tokens:
-                keys, values = (self.store.newest(table, part, first, paged) for part in ("keys", "values"))
+                keys, values = (self.store.newest(table, part, first, paged) for part in PARTS)
                 found |= dict(zip(paged, zip(keys, values, strict=True), strict=True))
         for index in set(range(len(self.layers))).difference(*self._paged_layers):
             if (rows := self.layers[index].rows_at(None, first_position)) is not None:

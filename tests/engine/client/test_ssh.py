@@ -22,7 +22,7 @@ from engine.errors import InputError
 from engine.files.text import SEQUENCE_MAGIC
 from engine.saved.document import write_session
 from engine.snapshot import save_cache
-from engine.snapshot.format import PARTS
+from engine.spec.codec import PARTS
 from engine.spec.sampling import Prompt
 from engine.wire.commands import ListFolder, OpenSnapshot, SubmitPrompt, TakePicture, Watch, Watched
 from engine.wire.encoding import VERSION, encode

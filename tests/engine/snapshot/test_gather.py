@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.snapshot import write as pyramid
-from engine.snapshot.format import PARTS
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.write import LazyTensor
+from engine.spec.codec import PARTS
 from engine.wire.exporting import Export
 from tests.engine.snapshot.sessions import begun, small
 

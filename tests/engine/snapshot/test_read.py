@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
+from engine.spec.codec import PARTS
 from engine.spec.sampling import Prompt
 from engine.wire.records import StepRecord
 from tests.engine.snapshot.crafted import Crafted, changed, framed

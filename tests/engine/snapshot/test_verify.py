@@ -13,10 +13,10 @@ from engine.cli.snapshot import verify_command
 from engine.errors import InputError
 from engine.snapshot import save_cache
 from engine.snapshot import write as pyramid
-from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
+from engine.spec.codec import PARTS
 from engine.wire.pictures import WallRequest
 from tests.engine.snapshot.attacks import put
 from tests.engine.snapshot.crafted import Crafted, changed
