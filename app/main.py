@@ -119,6 +119,7 @@ class Program(QObject):
             (window.recovery.accepted, recovering.on_accepted),
             (window.recovery.dismissed, recovering.on_dismissed),
             (recovering.draft_found, window.prompt.take_draft),
+            (recovering.draft_found_again, self.shell.take_draft),
             (recovering.chat_found, self.shell.take_chat),
             (self.shell.session_wanted, recovering.return_to),
         )

@@ -119,6 +119,11 @@ class Shell(QObject):
         if self.controller.saving.save(path):
             self._remember_file(path)
 
+    def take_draft(self, text: str) -> None:
+        """Put the text of an opened session into the editor, unless the user has begun another one."""
+        if not self.window.prompt.is_begun:
+            self.window.prompt.take_draft(text)
+
     def take_chat(self, chat: Chat | None) -> None:
         """Put a recovered conversation into the chat editor, and show it; None shows the text instead."""
         prompt = self.window.prompt
@@ -269,8 +274,8 @@ class Shell(QObject):
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         """Restore the opened session's prompt, unless the user has begun another one, and what its window showed."""
-        if event.draft and not self.window.prompt.is_begun:
-            self.window.prompt.take_draft(event.draft)
+        if event.draft:
+            self.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
             self.take_chat(event.draft_chat)
         if (view := read_view(event.view)) is not None:

@@ -45,13 +45,15 @@ class ClaimedJournal(Struct, frozen=True):
 class Recovering(QObject):
     """Looks for journals whose window is gone, in a thread of its own, and offers the newest one through
     `models.recovery`; the others are moved to the ended sessions, which `models.kept_sessions` lists. Signals, when a
-    session is opened again: `draft_found(text)` and `chat_found(chat)`, with None if it has no conversation.
+    session is opened again: `draft_found(text)` and `chat_found(chat)`, with None if it has no conversation; and when
+    all of it is there, `draft_found_again(text)`.
 
     A journal is released only when the engine has replayed it; until then the next start offers it again. It is deleted
     when the journal of this window has all that was in it.
     """
 
     draft_found = Signal(str)
+    draft_found_again = Signal(str)
     chat_found = Signal(object)
     _read = Signal(object)
     _unreadable = Signal(str)
@@ -146,10 +148,14 @@ class Recovering(QObject):
             self._models.status.fail("Another window has taken up this session already: go on there.")
             return
         has_steps = bool(left.session.nodes or left.session.pending)
+        if has_steps:
+            self._saving.pause(left.path)
         if draft:
             self.draft_found.emit(draft)
+            self._saving.set_draft(draft)  # at once: its file may be gone before a pause in typing has ended
+        if left.session.draft_chat is not None:
+            self._saving.set_draft_chat(left.session.draft_chat)
         if has_steps:
-            self._saving.pause()
             self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
             self._models.recovery.restore(left.path)
             self._intents.take(Question(OpenSnapshot(left.path, is_here=True), on_refusal=self._on_refused))
@@ -200,7 +206,7 @@ class Recovering(QObject):
             claimed = self._claimed
             self._release(claimed)
             if claimed.draft:  # the draft in the file may have been sent since
-                self.draft_found.emit(claimed.draft)
+                self.draft_found_again.emit(claimed.draft)
             if self._saving.has_all_of(claimed.left.session):
                 self._folder.delete(claimed.path)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from PySide6.QtCore import QObject
@@ -12,7 +13,7 @@ from app.models import KeptSession, Models
 from app.models.kept_sessions import session_title
 from engine.errors import InputError
 from engine.saved.document import write_session
-from engine.saved.journal import JournalFile, JournalFolder
+from engine.saved.journal import JournalFile, JournalFolder, add_to
 from engine.saved.session import JournalEntry, SavedSession, SessionRecorder, entries_of
 from engine.spec.condition import written_breakpoints
 from engine.spec.sampling import Chat
@@ -38,7 +39,7 @@ class Saving(QObject):
         self._recorder = SessionRecorder(self)
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
-        self._is_paused = False
+        self._recovered: Path | None = None  # while paused, the journal that is being recovered
         self._has_waiting = False  # entries that arrived while paused are worth a file
         self._clock = clock
         self._failed_at: float | None = None  # time of the last failed write; entries since then are in no file
@@ -58,15 +59,16 @@ class Saving(QObject):
         self._recorder.put(draft=draft)
         self._folder = folder
 
-    def pause(self) -> None:
-        """Write nothing until `resume`: a journal is being recovered, and the same entries are in that file already."""
-        self._is_paused = True
+    def pause(self, recovered: Path) -> None:
+        """Write nothing until `resume` but drafts, and these into the journal `recovered`: its session is being opened
+        again, and all other entries are in that file already."""
+        self._recovered = recovered
 
     def resume(self) -> None:
         """Write all that arrived while paused, and everything from now on."""
-        if self._is_paused:
+        if self._recovered is not None:
             is_worth_a_file, self._has_waiting = self._recorder.has_content or self._has_waiting, False
-            self._is_paused = False
+            self._recovered = None
             if is_worth_a_file and self._is_to_write:
                 self._write(list(entries_of(self.session)))
 
@@ -131,8 +133,11 @@ class Saving(QObject):
         """Write entries to the journal; the file is made with the first entry that is worth one."""
         if not self._is_to_write:
             return
-        if self._is_paused:
+        if self._recovered is not None:
             self._has_waiting |= any(map(_is_worth_a_file, entries))
+            if drafts := [each for each in map(_draft_of, entries) if each != _NOTHING]:
+                with suppress(OSError):  # `resume` tries again, and tells
+                    add_to(self._recovered, *drafts)
         elif self._file is not None:
             self._write(entries)
         elif any(map(_is_worth_a_file, entries)):
@@ -200,6 +205,10 @@ class Saving(QObject):
             return self._folder.finish(file.path)
         self._folder.delete(file.path)
         return None
+
+
+def _draft_of(entry: JournalEntry) -> JournalEntry:
+    return JournalEntry(draft=entry.draft, draft_chat=entry.draft_chat)
 
 
 def _is_worth_a_file(entry: JournalEntry) -> bool:

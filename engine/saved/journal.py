@@ -9,6 +9,7 @@ seconds, and other damage is found by the checksums. No torch.
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
 import time
@@ -76,6 +77,16 @@ class JournalFile:
     def close(self) -> None:
         """Close the file, which releases its lock."""
         self._stream.close()
+
+
+def add_to(path: Path, *entries: JournalEntry) -> None:
+    """Add entries to the journal of a window that is gone, in place of a torn last line. Raises `OSError`."""
+    with open(path, "r+b") as stream:
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = content.rfind(b"\n") + 1
+        stream.seek(end)
+        stream.write(b"".join(line_of(encoded(entry)) for entry in entries))
+        stream.truncate()
 
 
 def lock_patiently(stream: IO[bytes]) -> None:

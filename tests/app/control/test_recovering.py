@@ -45,6 +45,7 @@ def recovering(running: Shell, folder: JournalFolder) -> Recovering:
     left_by_another(folder, running)
     found = Recovering(folder, running.models, running.controller, "", running)
     found.draft_found.connect(running.window.prompt.take_draft)
+    found.draft_found_again.connect(running.take_draft)
     running.window.recovery.accepted.connect(found.on_accepted)
     running.window.recovery.dismissed.connect(found.on_dismissed)
     return found
@@ -84,6 +85,54 @@ def test_what_was_left_is_offered_and_taken_up(
     turn(running)
     assert [node.step for node in read_session(next(folder.folder.glob("*.running.*"))).session.nodes] == [0]
     assert folder.ended() == [path.with_name(path.name.replace(".running", ""))]
+
+
+def test_what_is_typed_while_a_session_is_taken_up_is_in_its_file_at_once_and_stays(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    """A kill meanwhile leaves the session with what was typed; and its draft of before does not come over it at the
+    end. A line that the former window had no time to write whole is in the way of nothing."""
+    (path,) = folder.left()
+    with path.open("ab") as torn:
+        torn.write(b'5f0a11c3 {"draft": "a fox in the w')
+    edit, saving = running.window.prompt.edit, running.controller.saving
+    saving.begin_in(folder, "")
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    running.window.recovery.accepted.emit()
+    edit.set_text("a fox in the snow")
+    edit.edited.emit()
+    saving.set_draft_chat(Chat((Turn("user", "a cat"),)))
+    left = read_session(path)
+    assert (left.session.draft, left.session.draft_chat) == ("a fox in the snow", Chat((Turn("user", "a cat"),)))
+    assert [node.step for node in left.session.nodes] == [*range(21)]
+    assert left.problem == ""
+    live = engine.status
+    engine.status = replace(live, opened=OpenedFile(path, 100, "Tiny", 21, "", "", "", "", has_rows=False))
+    engine.emit(Restarted(), StateChanged(engine.status))
+    turn(running)
+    engine.status = live
+    engine.loaded()
+    edit.set_text("a fox in the night")  # the pause in typing comes later
+    engine.emit(samples.step_record(0), SessionOpened("a fox in the", live.sampling, reply_to=3))
+    turn(running)
+    assert edit.text() == "a fox in the night"
+
+
+def test_a_draft_alone_is_in_a_file_before_the_one_that_had_it_is_gone(
+    shell: Shell, folder: JournalFolder, qtbot: QtBot
+) -> None:
+    written = SavedSession(draft="a fox", draft_chat=Chat((Turn("user", "a cat"),)))
+    path = left_in(folder, written, 1000.0)
+    shell.controller.saving.begin_in(folder, "")
+    found = Recovering(folder, shell.models, shell.controller, "", shell)
+    with qtbot.waitSignal(shell.models.recovery.changed):
+        found.look()
+    found.on_accepted()
+    (own,) = folder.folder.iterdir()
+    assert own != path
+    session = read_session(own).session
+    assert (session.draft, session.draft_chat) == (written.draft, written.draft_chat)
 
 
 def test_a_session_that_is_taken_up_while_a_model_is_loaded_is_said_to_come(

@@ -31,6 +31,7 @@ def driver(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
     recovering = Recovering(folder, driver.models, driver.controller, "", driver.shell)
     driver.shell.session_wanted.connect(recovering.return_to)
     recovering.draft_found.connect(driver.window.prompt.take_draft)
+    recovering.draft_found_again.connect(driver.shell.take_draft)
     recovering.chat_found.connect(driver.shell.take_chat)
     driver.intents.sessions_folder = tmp_path
     driver.controller.saving.begin_in(folder, "")

@@ -119,7 +119,7 @@ def test_what_was_typed_while_saving_rested_is_written_when_it_goes_on(shell: Sh
     saving = shell.controller.saving
     saving.begin_in(folder, "Once")
     for draft, files in (("Once", 0), ("A fox", 1)):
-        saving.pause()
+        saving.pause(folder.folder / "left")
         saving.set_draft(draft)
         assert not folder.folder.exists()
         saving.resume()
