@@ -18,6 +18,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
+from engine.max import GIB
 from engine.predict.bytes import (
     PUBLISHED,
     Budget,
@@ -35,7 +36,6 @@ from engine.wire.status import ModelInfo
 
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
-_GIB = 1024**3
 # The dimensions of LLaMA-7B, the tutorial's large model, are filled in at first.
 _TYPED = (32, 32, 128)
 
@@ -231,7 +231,7 @@ class Calculator(Sheet):
 
     def _fit(self, geometry: CacheGeometry, spec: BudgetSpec) -> Fact:
         """The longest context whose cache fits in the memory beside the weights."""
-        memory, weights = int(self.memory.value() * _GIB), self._weight_bytes()
+        memory, weights = int(self.memory.value() * GIB), self._weight_bytes()
         label = f"fits on {byte_size(memory)}"
         if weights > memory:
             tip = "The weights of the model alone take more than the memory."

@@ -31,8 +31,9 @@ from PySide6.QtWidgets import (
 from app.control.actions import Action, Actions, declared_in, native
 from app.kit.dialog import Dialog, heading
 from app.kit.panel_rows import PANELS, TIMELINE
-from app.kit.theme import RESOURCES, font_fixed, font_text
+from app.kit.theme import font_fixed, font_text
 from app.kit.widgets import column, plain_label, push_button, row
+from engine.spec.model import RESOURCES
 
 WIDTH, HEIGHT, LIST_WIDTH, MARGIN = 940, 680, 268, 22
 HIT = Qt.ItemDataRole.UserRole

@@ -15,6 +15,7 @@ from app.kit.dialog import Sheet
 from app.kit.facts import Fact, section
 from app.kit.fields import check_field, choice_field, count_field, gib_field, line_field
 from engine.max import (
+    GIB,
     SCALE_DTYPES,
     ArchConfigWithAttentionKVCache,
     DeviceRef,
@@ -81,7 +82,6 @@ def input_values(params: KVCacheParams) -> list[tuple[str, str]]:
 
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz")
-_GIB = 1024**3
 _MAX_BUFFERS = 8
 
 
@@ -159,7 +159,7 @@ class MaxParams(Sheet):
 
     @property
     def _available(self) -> int:
-        return int(self.memory.value() * _GIB)
+        return int(self.memory.value() * GIB)
 
     # ---- results -------------------------------------------------------------------------------------------------
 

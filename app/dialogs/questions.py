@@ -17,6 +17,7 @@ from engine.client import check_choice, is_elsewhere
 from engine.client.ssh import PREFIX
 from engine.counted import counted
 from engine.errors import InputError
+from engine.files.text import MIB
 from engine.predict.capacity import setting_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget
 from engine.spec.condition import HOW_TO_COMBINE, help_lines, parsed, why_never
@@ -37,7 +38,6 @@ class AddressDialog(QuestionDialog):
         return check_choice(PREFIX + self.host.text().strip().removeprefix(PREFIX))
 
 
-MIB = 1 << 20
 MOST_MIB = 1 << 20  # a tebibyte
 
 

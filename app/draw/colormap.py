@@ -124,10 +124,10 @@ def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) ->
     return _usable(float(np.partition(magnitudes, rank)[rank]))
 
 
-def contrast_text(table: ColorTable, dark: str, light: str) -> list[str]:
-    """For each entry of a table, the text colour of the two that contrasts better with it."""
+def contrast_text(table: ColorTable) -> list[str]:
+    """For each entry of a table, black or white: the colour of text that contrasts better with it."""
     light_share = table[:, :3].astype(np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
-    return [dark if share > 140 else light for share in light_share]
+    return ["#000000" if share > 140 else "#ffffff" for share in light_share]
 
 
 def _index(values: Floats, gain: float, zero: int) -> Indices:

@@ -186,9 +186,12 @@ def small_number(
     return _number(field, name, value, least, most, unit, tip=tip)
 
 
-def small_steps(value: int, most: int, tip: str) -> QSpinBox:
+MOST_STEPS = 512  # of a measurement
+
+
+def small_steps(value: int, tip: str) -> QSpinBox:
     """A field for the number of steps of a measurement."""
-    return small_number(WholeNumber(), "Steps", value, 2, most, unit="steps", tip=tip)
+    return small_number(WholeNumber(), "Steps", value, 2, MOST_STEPS, unit="steps", tip=tip)
 
 
 def line_field(name: str, text: str = "", hint: str = "", tip: str = "") -> QLineEdit:

@@ -15,6 +15,7 @@ from app.draw.axis import Tick
 from app.draw.colormap import packed
 from app.kit.bars import PointsWhileThere
 from app.kit.chart import AxisTicks, Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
+from app.kit.painting import CLICK_SLOP
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 from app.kit.widgets import connect_all
 
@@ -42,7 +43,6 @@ _LINE, _APART, _NAME_HEIGHT, _NAME_WIDTH = 12, 4, 24, 60
 # One named value is enough for a scale that starts at the plot's floor; a single step says nothing of the others.
 _LEAST_NAMES = {"left": 1, "bottom": 2}
 _MORE_TICKS = 8  # so many more ticks are tried until enough names fit
-_CLICK = 4
 _ZOOM = 0.8
 
 
@@ -302,7 +302,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         super().mouseReleaseEvent(event)
-        is_click = self._pressed is not None and (event.position() - self._pressed).manhattanLength() <= _CLICK
+        is_click = self._pressed is not None and (event.position() - self._pressed).manhattanLength() <= CLICK_SLOP
         index = self.index_at(event.position())
         if is_click and self.chart is not None and index is not None and event.button() == Qt.MouseButton.LeftButton:
             self.picked.emit(self.chart.keys[index])

@@ -36,7 +36,7 @@ from app.draw.format import cell_number, thousands
 from app.draw.ghost import overlay
 from app.draw.grid import TokenRange, covers, pooled_rows, whole_steps
 from app.draw.matrix import Box, Matrix
-from app.kit.painting import TextPainter, ghost_hatch, loud_color, pixels_image
+from app.kit.painting import CLICK_SLOP, MIDDLE, TextPainter, ghost_hatch, loud_color, pixels_image
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Models
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _LEAST_SPAN = 4.0
 _WHEEL_STEP = 0.8
-_CLICK_SLOP = 4
 _COLUMN_STEP = 64
 _TICK_PIXELS = 58
 
@@ -231,7 +230,7 @@ class HeatMap(Themed, QWidget):
             left = frame.x(matrix.start + (first + column) * matrix.per_column)
             painter.setPen(QColor(self._scale.inks[self._indices[row, first + column]]))
             text = cell_number(float(matrix.shown[row, first + column]), width)
-            painter.drawText(QRectF(left, frame.y(row), width, height), _CENTER, text)
+            painter.drawText(QRectF(left, frame.y(row), width, height), MIDDLE, text)
         painter.restore()
 
     def framed(self) -> PictureFrame:
@@ -357,13 +356,13 @@ class HeatMap(Themed, QWidget):
         self.hover_at(self.point_at(event.position()))
 
     def _pan_to(self, moved: float, dragged_from: tuple[float, float]) -> None:
-        if abs(moved) > _CLICK_SLOP and self.is_zoomed:
+        if abs(moved) > CLICK_SLOP and self.is_zoomed:
             low, high = dragged_from
             self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
 
     def _select_to(self, pressed: QPointF, here: QPointF) -> None:
         """Emit the area between two pixels; a pixel outside the picture counts as the nearest one at its edge."""
-        if (here - pressed).manhattanLength() > _CLICK_SLOP:
+        if (here - pressed).manhattanLength() > CLICK_SLOP:
             start, stop = self.point_at(self._inside(pressed)), self.point_at(self._inside(here))
             if start is not None and stop is not None:
                 self.dragged.emit(start, stop)
@@ -374,7 +373,7 @@ class HeatMap(Themed, QWidget):
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         pressed, self._pressed = self._pressed, None
-        if pressed is None or (event.position() - pressed).manhattanLength() > _CLICK_SLOP:
+        if pressed is None or (event.position() - pressed).manhattanLength() > CLICK_SLOP:
             return
         point = self.point_at(event.position())
         if point is not None and event.button() == Qt.MouseButton.LeftButton:
@@ -427,7 +426,6 @@ class HeatMap(Themed, QWidget):
 
 _NUMBER_CELL, _NUMBER_LINE = 24.0, 12  # pixels for a number
 _OUTLINED = 4  # an edited place of at least so many pixels has an outline
-_CENTER = int(Qt.AlignmentFlag.AlignCenter)
 
 
 class Marks(Struct, frozen=True, eq=False):

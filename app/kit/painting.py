@@ -18,6 +18,7 @@ _MOST_KEPT = 2048
 LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
+CLICK_SLOP = 4  # pixels by which the mouse may move in a click
 
 
 class TextPainter:
@@ -105,7 +106,7 @@ def magnitude_colors(theme: Theme) -> ColorTable:
 def color_scale(theme: Theme, *, is_signed: bool) -> ColorScale:
     """The colours of numbers of either sign, or of magnitudes."""
     table = signed_colors(theme) if is_signed else magnitude_colors(theme)
-    return ColorScale(table, is_signed, tuple(contrast_text(table, "#000000", "#ffffff")))
+    return ColorScale(table, is_signed, tuple(contrast_text(table)))
 
 
 def loud_color(theme: Theme) -> str:

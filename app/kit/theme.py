@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -13,12 +12,13 @@ from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, 
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QApplication, QStyleFactory, QWidget
 
+from engine.spec.model import RESOURCES
+
 if TYPE_CHECKING:
     _Widget = QWidget
 else:
     _Widget = object
 
-RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 TEXT_FAMILIES = ["Inter", "Segoe UI", "SF Pro Text", "Noto Sans", "DejaVu Sans"]
 FIXED_FAMILIES = ["JetBrains Mono", "SF Mono", "Consolas", "DejaVu Sans Mono"]
 TEXT_SIZE = 12.5

@@ -159,7 +159,6 @@ def bench_chart(
     )
 
 
-MAX_STEPS = 512
 USUAL = "usual"
 LAYOUTS = ("none", "dynamic", "static", "growing", "paged")
 MODES = (
@@ -225,7 +224,7 @@ class BenchView(RowsView):
         self.quantity = SmallBox(
             "Quantity", "What the plot shows", [(q.label, q.field, q.tip) for q in QUANTITIES.values()]
         )
-        self.steps = small_steps(32, MAX_STEPS, "Decode steps of every mode at every context, in turns")
+        self.steps = small_steps(32, "Decode steps of every mode at every context, in turns")
         self.contexts.setCurrentIndex(1)
         self.boxes = (self.modes_box, self.contexts, self.batches, self.quantity)
         for box in self.boxes:

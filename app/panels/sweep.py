@@ -13,7 +13,7 @@ from app.draw.axis import ByteTicks, Floats, LogScale, log_scale
 from app.draw.format import brief, byte_size, decimal, percent, tick_size
 from app.kit.cells import ColumnHead, TableCell
 from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, Painted
-from app.kit.fields import SmallBox, small_steps
+from app.kit.fields import MOST_STEPS, SmallBox, small_steps
 from app.kit.plot import PointNames
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
@@ -146,7 +146,6 @@ def _dots(cloud: Cloud, which: np.ndarray, role: str, fill: str) -> Dots:
 
 
 LIVE, PROMPT, GIVEN, RECALL = "all tokens", "prompt", "last tokens", "planted fact"
-MAX_STEPS = 512
 BESIDE = 28  # pixels of a box in addition to its text
 SOURCES = (
     ("all tokens", LIVE, "All tokens so far, then those that the exact model chooses"),
@@ -251,7 +250,7 @@ class SweepView(RowsView):
         self.codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
         qualities = [(each.label, each.name, each.tip) for each in QUALITIES.values()]
         self.quality = SmallBox("Damage", "What the plot sets against bytes", qualities)
-        self.steps = small_steps(24, MAX_STEPS, "How many tokens follow; a planted fact has as many as it has")
+        self.steps = small_steps(24, "How many tokens follow; a planted fact has as many as it has")
         self.budgets.setCurrentIndex(2)
         self.boxes = (self.source, self.budgets, self.codecs, self.quality)
         for box in self.boxes:
@@ -326,7 +325,7 @@ class SweepView(RowsView):
 
     def _most_tokens(self) -> int:
         model = self._models.status.now.model
-        return context_length(model.geometry) - self.steps.value() if model is not None else MAX_STEPS
+        return context_length(model.geometry) - self.steps.value() if model is not None else MOST_STEPS
 
     def problem(self) -> str:
         if self._models.status.now.model is None:

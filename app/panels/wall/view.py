@@ -33,7 +33,7 @@ from app.draw.ghost import Pixels
 from app.draw.grid import source_cells, whole_steps
 from app.kit.heatmap import edits_shown, words_at
 from app.kit.map_view import LensMenu
-from app.kit.painting import argb, color_scale, ghost_hatch, loud_color, pixels_image
+from app.kit.painting import CLICK_SLOP, argb, color_scale, ghost_hatch, loud_color, pixels_image
 from app.kit.provenance import (
     LINE,
     STORED_NOW,
@@ -115,7 +115,6 @@ def paint_states(pixels: Pixels, layout: WallLayout, picture: WallPicture, scale
             )
 
 
-_CLICK_SLOP = 4
 _OUTLINE = 3  # pixels around a small picture for its outline and its ticks
 _TWO_LINES = 21  # from this height of a small picture on, a layer's largest value is written below its name
 _NOTE_GAP = 6  # pixels between a note and the block beside it
@@ -473,7 +472,7 @@ class WallCanvas(QWidget):
             self.name_pointed.emit(*self._name_at(event.position()))
         if self._pressed is None or small is None:
             return
-        if (event.position() - self._pressed).manhattanLength() > _CLICK_SLOP:
+        if (event.position() - self._pressed).manhattanLength() > CLICK_SLOP:
             self.dragged.emit(*self._at(self._pressed), small, position)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:

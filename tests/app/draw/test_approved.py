@@ -54,7 +54,7 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
         colormap.robust_limit,
         [(values,), (np.linspace(0, 1, 999, dtype=np.float32),), (values[:, 9:],), (values[:0],)],
     )
-    yield colormap.contrast_text, [(table, "#000000", "#ffffff")]
+    yield colormap.contrast_text, [(table,)]
 
 
 def test_the_arithmetic_of_pictures_answers_as_approved() -> None:

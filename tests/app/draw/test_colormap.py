@@ -90,6 +90,6 @@ def test_zeros_do_not_lower_the_robust_limit() -> None:
 
 
 def test_text_stands_out_from_its_cell() -> None:
-    inks = cm.contrast_text(SIGNED, "#000000", "#ffffff")
+    inks = cm.contrast_text(SIGNED)
     assert inks[cm.ZERO] == "#ffffff"
     assert inks[cm.HIGHEST] == "#000000"
