@@ -15,7 +15,7 @@ from app.control.sender import PersonWaiting, Sender
 from app.kit.asking import Question
 from app.kit.widgets import prose
 from app.models import Models
-from app.models.bookmarks import place_of
+from app.models.bookmarks import selected_fields
 from app.models.measurement import Request
 from app.models.places import geometry_of
 from app.models.sequence_status import FULL, selected_info, why_ended
@@ -281,7 +281,7 @@ class Intents(QObject):
         if target.step not in models.history:
             models.status.notify(f"Step {target.step} is not there any more: its branch was deleted")
             return
-        models.selection.update(step=target.step, **place_of(target))
+        models.selection.update(step=target.step, **selected_fields(target))
 
     # ---- edits and measurements ----------------------------------------------------------------------------------
 

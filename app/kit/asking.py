@@ -40,7 +40,7 @@ class Question(Struct, frozen=True):
 SERVERS = SignalSource("servers")
 
 
-def source_of(models: Models) -> Provenance:
+def server_source(models: Models) -> Provenance:
     """Where what is said of the chosen server comes from, or of this session's page pool, where none is chosen."""
     server = models.servers.now
     if server is None:

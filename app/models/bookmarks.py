@@ -79,7 +79,7 @@ def _step_of(bookmark: Bookmark) -> int:
     return bookmark.target.step
 
 
-def place_of(target: BookmarkTarget) -> dict[str, int]:
+def selected_fields(target: BookmarkTarget) -> dict[str, int]:
     """The fields of the selection that show a place."""
     match target:
         case OnToken(seq_id=seq_id, position=position):

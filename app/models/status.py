@@ -216,15 +216,15 @@ class PhaseProgress(Struct, frozen=True, eq=False):
 
     @property
     def place(self) -> int:
-        """The index of the latest phase; see `place_of`."""
-        return place_of(self.latest)
+        """The index of the latest phase; see `phase_index`."""
+        return phase_index(self.latest)
 
     def at(self, place: int) -> PhaseReached | None:
         """The last report of the phase at an index; None if it was not reached."""
-        return next((event for event in reversed(self.passed) if place_of(event) == place), None)
+        return next((event for event in reversed(self.passed) if phase_index(event) == place), None)
 
 
-def place_of(event: PhaseReached) -> int:
+def phase_index(event: PhaseReached) -> int:
     """A phase's index: 0 scheduled, then one per layer, then token chosen, then rows written."""
     match event.phase:
         case Scheduled():

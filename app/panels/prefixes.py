@@ -6,7 +6,7 @@ from msgspec import Struct
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
 from app.draw.format import age_words, byte_size, thousands
-from app.kit.asking import AnswerView, source_of
+from app.kit.asking import AnswerView, server_source
 from app.kit.cells import CellTable, ColumnHead, TableCell, fitting
 from app.kit.provenance import Provenance
 from app.kit.widgets import connect_all, prose
@@ -101,7 +101,7 @@ class PrefixesView(AnswerView[PrefixesState]):
             return str(self.answer.why_none)
         of_servers = () if self._models.servers.chosen else _OF_SERVERS
         columns = tuple(n for n in fitting(HEADS, self.width()) if HEADS[n].text not in of_servers)
-        return PrefixesState(self.answer, source_of(self._models), columns)
+        return PrefixesState(self.answer, server_source(self._models), columns)
 
     def show_state(self, state: PrefixesState) -> None:
         tree = state.tree

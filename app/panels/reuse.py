@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox
 
 from app.draw.format import percent, thousands
-from app.kit.asking import AnswerView, source_of
+from app.kit.asking import AnswerView, server_source
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.fields import line_field
 from app.kit.provenance import Provenance
@@ -82,7 +82,7 @@ class ReuseView(AnswerView[ReuseState]):
     def read(self) -> ReuseState | str:
         self.eagle.setEnabled(bool(self._models.servers.chosen))
         answer = INVITATION if self._wanted is None or self.answer is None else self.answer
-        return ReuseState(answer, source_of(self._models))
+        return ReuseState(answer, server_source(self._models))
 
     def show_state(self, state: ReuseState) -> None:
         answer = state.answer if isinstance(state.answer, PrefixExplained) else None

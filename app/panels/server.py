@@ -10,7 +10,7 @@ from pathlib import Path
 from PySide6.QtWidgets import QFileDialog
 
 from app.draw.format import age_words, percent, thousands
-from app.kit.asking import SERVERS, source_of
+from app.kit.asking import SERVERS, server_source
 from app.kit.facts import Fact, Facts, WholeLines, section
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
@@ -99,7 +99,7 @@ class ServerView(View[ServerState]):
         self.record.setText("End recording" if state.is_recording else "Record…")
 
     def provenance(self, state: ServerState) -> Provenance:
-        return source_of(self._models)
+        return server_source(self._models)
 
     def _remedy(self) -> str:
         return ATTACH

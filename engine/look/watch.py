@@ -71,12 +71,12 @@ class WatchedPicture:
         """Whether only the coarser one was sent."""
         return self.coarser is not None and self.source is None
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Send it whole the next time, because its rows may not be those that were sent."""
         self.request = self.source = None
         self.canvas.forget()
         if self.coarser is not None:
-            self.coarser.forget()
+            self.coarser.invalidate()
 
 
 class Watcher:
@@ -140,10 +140,9 @@ class Watcher:
                 self._finer.drop(each)
 
     def invalidate(self) -> None:
-        """After a failed or suspended step, send every picture whole the next time: the rows may not be those that were
-        sent."""
+        """After a failed or suspended step, send every picture whole the next time."""
         for picture in self._pictures:
-            picture.forget()
+            picture.invalidate()
 
     def at_phase(self, session: Session) -> list[Picture | PictureUpdate]:
         """Every picture, whole, of a step that is suspended."""
@@ -166,7 +165,7 @@ class Watcher:
         self._previous.update({part.seq_id: part.first_position for part in record.sequences})
         for picture in self._pictures:
             if picture.watched.request.seq_id in record.preempted:
-                picture.forget()
+                picture.invalidate()
         if self._shows_half:  # rows were shown that have since been quantised or evicted
             self._shows_half = False
             self.invalidate()
@@ -247,7 +246,7 @@ class Watcher:
                     return
                 picture.coarser = WatchedPicture(replace(picture.watched, request=smaller))
                 picture.most_bytes = finer.most_bytes
-            picture.forget()
+            picture.invalidate()
         if not picture.is_owed or picture.coarser is None:
             return
         yield from draw(picture.coarser)

@@ -6,7 +6,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.models import Bookmarks
-from app.models.bookmarks import place_of
+from app.models.bookmarks import selected_fields
 from engine.errors import InputError
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnHead, OnPage, OnStep, OnToken
 
@@ -49,7 +49,7 @@ def test_too_many_are_refused_and_those_there_are_stay(qtbot: QtBot) -> None:
 
 
 def test_what_is_selected_to_look_there() -> None:
-    assert place_of(STEP.target) == {}
-    assert place_of(TOKEN.target) == {"seq_id": 1, "position": 17}
-    assert place_of(PAGE.target) == {"pool": 0, "page": 33}
-    assert place_of(HEAD.target) == {"seq_id": 0, "layer": 3, "kv_head": 1}
+    assert selected_fields(STEP.target) == {}
+    assert selected_fields(TOKEN.target) == {"seq_id": 1, "position": 17}
+    assert selected_fields(PAGE.target) == {"pool": 0, "page": 33}
+    assert selected_fields(HEAD.target) == {"seq_id": 0, "layer": 3, "kv_head": 1}
