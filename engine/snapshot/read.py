@@ -38,7 +38,7 @@ from engine.snapshot.format import (
     parse,
     read_manifest,
 )
-from engine.spec.codec import Part
+from engine.spec.codec import WORD_BITS, Part
 from engine.wire.encoding import WireError, packed, unpacked
 from engine.wire.records import SequenceStep, StepRecord
 
@@ -323,7 +323,6 @@ class Records(Pieces):
 
 ReadArray = Callable[..., Array]
 
-WORD_BITS = 32
 E8M0_BIAS, E8M0_NAN = 127, 255
 
 

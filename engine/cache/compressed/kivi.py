@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.compressed.codecs import Codes, RowCodec
-from engine.spec.codec import Part
-
-TINY_HALF = 2.0**-14
-WORD_BITS = 32
+from engine.cache.compressed.codecs import TINY_HALF, Codes, RowCodec
+from engine.spec.codec import WORD_BITS, Part
 
 
 class Kivi(RowCodec):

@@ -26,6 +26,7 @@ from engine.cache.paged.prefix import (
 )
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
+from engine.spec.cache import MAX_PAGE_SIZE
 from engine.wire.pages import (
     NULL_PAGE_ID,
     ROOT_HASH,
@@ -61,7 +62,6 @@ class PoolCorrupted(RuntimeError):
     """`check()` found the bookkeeping at odds with itself: a defect of the program."""
 
 
-MAX_PAGE_SIZE = 1024
 MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
 
 # constants, because Python 3.11 takes ten times as long to read an enumeration's member
