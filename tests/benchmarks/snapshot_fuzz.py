@@ -26,8 +26,6 @@ from typing import NamedTuple
 
 import torch
 
-from engine.spec.codec import PARTS
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.errors import InputError
