@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from engine.cache.contract import Evicted, EvictedRows, Pair
 from engine.cache.stacking import evenly_spaced, on_one_device, stacked_view
 from engine.look.candidates import likely_tokens
-from engine.look.transfer import Arrays, Packing
+from engine.look.transfer import Arrays, PackedBuffer, Packing
 from engine.spec.codec import PARTS
 from engine.wire.records import (
     NUM_QUANTILES,
@@ -527,7 +527,7 @@ def measured_step(
         tensors["attention"] = masses(weights, positions)
     packing = Packing.of({name: tensor[0] for name, tensor in tensors.items()})
     packed = torch.empty(len(logits), packing.num_bytes, dtype=torch.uint8, device=logits.device)
-    packing.pack(tensors, packed)
+    PackedBuffer(packing, packed).pack(tensors)
     return PackedMeasures(PackedLayout(packing, new_rows), packed, logprobs)
 
 

@@ -219,11 +219,6 @@ class Packing(Struct, frozen=True):
         form = [(place.name, place.shape, place.dtype) for place in self.places]
         return form == [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
 
-    def pack(self, tensors: Mapping[str, torch.Tensor], buffer: torch.Tensor) -> None:
-        """Copy tensors into the buffer `[…, num_bytes or more]` of bytes on their device; each tensor has the buffer's
-        leading axes before its own. Nothing is read by the host."""
-        PackedBuffer(self, buffer).pack(tensors)
-
     def view(self, place: PackedTensor, buffer: torch.Tensor) -> torch.Tensor:
         """A tensor as a view of the buffer."""
         room = buffer.narrow(-1, place.offset, place.num_bytes).view(place.dtype)
@@ -240,13 +235,15 @@ class Packing(Struct, frozen=True):
 
 
 class PackedBuffer:
-    """A buffer of bytes with a view for each tensor of a packing; steps pack the same tensors again and again."""
+    """A buffer `[…, num_bytes or more]` of bytes with a view for each tensor of a packing, which has the buffer's
+    leading axes before its own; steps pack the same tensors again and again."""
 
     def __init__(self, packing: Packing, buffer: torch.Tensor) -> None:
         self.packing = packing
         self._views = [packing.view(place, buffer) for place in packing.places]
 
     def pack(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy tensors into the buffer, on their device: nothing is read by the host."""
         for view, tensor in zip(self._views, tensors.values(), strict=True):
             view.copy_(tensor)
 

@@ -35,7 +35,6 @@ from engine.snapshot.format import (
     PREVIEW_SIZE,
     WRITTEN_KIND,
     Checksum,
-    ChecksumKind,
     Damaged,
     LayerEntry,
     PyramidEntry,
@@ -193,9 +192,9 @@ def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces, kind: ChecksumKind) -> str:
-    """The checksum of a tensor, as hexadecimal digits."""
-    total = checksum(kind)
+def checksum_of(tensor: torch.Tensor | InPieces) -> str:
+    """The checksum of a tensor as this program writes it, in hexadecimal digits."""
+    total = checksum(WRITTEN_KIND)
     for part in byte_chunks(tensor):
         total.update(part)
     return total.hexdigest()

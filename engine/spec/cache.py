@@ -344,7 +344,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
             )
 
     def _check_pages(self) -> None:
-        if not 1 <= self.page_size <= MAX_PAGE_SIZE or self.page_size & (self.page_size - 1):
+        if self.page_size not in PAGE_SIZES:
             raise InputError(
                 f"A page of {self.page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE:,}."
             )

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
+from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse
 from engine.cache.paged.prefix import PrefixIndex, PrefixMatch
 from engine.errors import InputError
 from engine.wire.pages import (
@@ -55,7 +55,6 @@ class HostIndex:
         events: list[PageEvent] | None = None,
     ) -> None:
         """Raises InputError for impossible sizes."""
-        check_page_size(page_size)
         if bytes_per_page < 1:
             raise InputError(f"A page of {bytes_per_page} bytes is impossible.")
         if not 1 <= num_pages <= MAX_NUM_PAGES:

@@ -110,8 +110,7 @@ class PagePool:
         replaces_duplicates: bool = False,
         page_hasher: HashPage = hash_page,
     ) -> None:
-        """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
-        check_page_size(page_size)
+        """Raises InputError for fewer than 2 pages."""
         if not 2 <= num_pages <= MAX_NUM_PAGES:
             raise InputError(
                 f"A pool of {num_pages} pages is impossible: give 2 to {MAX_NUM_PAGES}, one of which is the null page."
@@ -611,9 +610,3 @@ class PagePool:
             yield f"{num_cached} cached and {num_shared} shared pages are counted as {self.counts()}"
         if self._refs[NULL_PAGE_ID] or NULL_PAGE_ID in self._free or self._index.entry(NULL_PAGE_ID) is not None:
             yield "the null page is referenced, free or findable"
-
-
-def check_page_size(page_size: int) -> None:
-    """Raises InputError unless the page size is a power of two from 1 to 1,024."""
-    if not 1 <= page_size <= MAX_PAGE_SIZE or page_size & (page_size - 1):
-        raise InputError(f"A page of {page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE}.")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.look.transfer import ObservationRing, Packing, PlainSlot
+from engine.look.transfer import ObservationRing, PackedBuffer, Packing, PlainSlot
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def tensors(seed: int) -> dict[str, torch.Tensor]:
 def test_every_tensor_comes_out_as_it_went_in() -> None:
     packing = Packing.of(tensors(3))
     buffer = torch.zeros(packing.num_bytes + 64, dtype=torch.uint8)
-    packing.pack(tensors(3), buffer)
+    PackedBuffer(packing, buffer).pack(tensors(3))
     found = packing.unpack(buffer.numpy())
     buffer.zero_()  # the next step is packed into the same room
     for name, tensor in tensors(3).items():

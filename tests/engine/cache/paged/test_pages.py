@@ -6,18 +6,19 @@ import pytest
 
 from engine.cache.paged.pool import PagePool, PoolCounts, PoolExhausted, PoolMisuse
 from engine.errors import InputError
+from engine.spec.cache import CacheSpec
 from tests.engine.cache.paged.tables import reuse_order, start, state_of, take
 
 
 @pytest.mark.parametrize("page_size", [2**exponent for exponent in range(11)])
 def test_every_power_of_two_is_a_page_size(page_size: int) -> None:
-    assert PagePool(2, page_size).page_size == page_size
+    assert CacheSpec("paged", page_size=page_size).page_size == page_size
 
 
 @pytest.mark.parametrize("page_size", [0, -1, -16, 3, 12, 1023, 2048])
 def test_other_page_sizes_are_refused(page_size: int) -> None:
-    with pytest.raises(InputError, match="power of two from 1 to 1024"):
-        PagePool(10, page_size)
+    with pytest.raises(InputError, match="power of two from 1 to 1,024"):
+        CacheSpec("paged", page_size=page_size)
 
 
 @pytest.mark.parametrize("num_pages", [1, 0, -4, 2**31])
