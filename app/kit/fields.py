@@ -22,6 +22,8 @@ from PySide6.QtWidgets import (
     QSizePolicy,
     QSlider,
     QSpinBox,
+    QStyle,
+    QStyleOptionComboBox,
     QToolTip,
     QWidget,
 )
@@ -296,7 +298,8 @@ Option = tuple[str, object, str]  # (text, value, tool tip)
 
 
 class SmallBox(QComboBox):
-    """A small list of options. `characters`: the width it requests, instead of that of the longest entry."""
+    """A small list of options. `characters`: the width it requests, instead of that of the longest entry. An entry that
+    is cut ends with an ellipsis."""
 
     def __init__(
         self, name: str, tip: str = "", options: Iterable[Option] = (), *, height: int = 20, characters: int = 0
@@ -325,6 +328,12 @@ class SmallBox(QComboBox):
         self.setMinimumContentsLength(characters)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setMaximumWidth(widest)
+
+    def initStyleOption(self, option: QStyleOptionComboBox) -> None:
+        super().initStyleOption(option)
+        box, field = QStyle.ComplexControl.CC_ComboBox, QStyle.SubControl.SC_ComboBoxEditField
+        room = self.style().subControlRect(box, option, field, self).width()
+        option.currentText = self.fontMetrics().elidedText(option.currentText, Qt.TextElideMode.ElideRight, room)
 
     def choose(self, value: object) -> None:
         """Select the entry with this value."""

@@ -48,7 +48,7 @@ from app.kit.widgets import (
     set_text_role,
     stack,
 )
-from app.kit.words import place_words
+from app.kit.words import branch_name, place_words
 from app.models import Models
 from app.models.comparison import ComparedPictures, Comparison
 from app.models.places import head_of, heads_shared, layer_label, layer_words
@@ -62,7 +62,7 @@ from app.panels.compare.steps import (
 )
 from engine.client import is_elsewhere
 from engine.counted import counted
-from engine.spec.cache import PRESETS
+from engine.spec.cache import PRESETS, preset_of
 from engine.spec.lenses import LENSES
 from engine.spec.model import Dtype, ModelSpec
 from engine.wire.commands import Cancel, EndComparison, StartComparison
@@ -85,6 +85,26 @@ INVITATION = (
     "Two runs side by side: choose above what this one is compared with. The other run is given the same tokens, step "
     "by step."
 )
+
+
+def now_compared(models: Models) -> ComparisonStarted | None:
+    """The present comparison; if it is of two branches, its sides have the names of these."""
+    compared, history = models.comparison.now, models.history
+    if compared is None or not isinstance(against := compared.against, OtherStep):
+        return compared
+    mine, other = history.live if against.of is None else against.of, against.step
+    if mine is None or mine not in history or other not in history:
+        return compared
+    branches = [history.branch_of(step).first for step in (mine, other)]
+    if branches[0] == branches[1]:
+        return compared
+    a, b = (branch_name(models, first) for first in branches)
+    when = "now" if against.of is None else f"step {thousands(mine)}"
+    return replace(
+        compared,
+        a=replace(compared.a, name=f"{a} · {when}"),
+        b=replace(compared.b, name=f"{b} · step {thousands(other)}"),
+    )
 
 
 def sides_words(compared: ComparisonStarted) -> str:
@@ -361,7 +381,7 @@ class CompareMaps(Themed, MatrixMaps):
 # ---- the panel -------------------------------------------------------------------------------------------------------
 
 
-STEP, MODEL, FILE = "the step", "another model", "a snapshot"
+STEP, MODEL, FILE, COMPARED = "the step", "another model", "a snapshot", "what is compared"
 _CACHE, _DTYPE = "cache ", "dtype "
 _MODEL_LABEL = "another model…"
 ASKED = {  # what has to be asked for: the title of the dialog, and endings of files
@@ -395,12 +415,15 @@ def _options() -> list[Option]:
 
 
 class OpponentBox(SmallBox):
-    """The list of these; `opponent` is the chosen one."""
+    """The list of these; `opponent` is the chosen one. While a step or a branch is compared, the first entry names
+    it."""
 
     def __init__(self, models: Models) -> None:
         super().__init__("Compare with", "What is given the same tokens for comparison", _options(), characters=13)
         self._models = models
         self.was_opened = False  # since something was chosen: arrow keys choose without opening it
+        self._compared: Opponent | None = None
+        self._before = self.choice  # what was chosen before the entry was there
 
     def showPopup(self) -> None:
         self.was_opened = True
@@ -409,6 +432,25 @@ class OpponentBox(SmallBox):
     @property
     def choice(self) -> str:
         return str(self.currentData())
+
+    def show_compared(self, compared: ComparisonStarted | None) -> None:
+        """Choose what is compared, which may have been asked for elsewhere; afterwards what was chosen before."""
+        against = compared.against if compared is not None else None
+        if against == self._compared:
+            return
+        self._compared = against
+        if self.itemData(0) == COMPARED:
+            was_chosen = self.choice == COMPARED
+            self.removeItem(0)
+            if was_chosen:
+                self.choose(self._before)
+        if compared is not None and isinstance(against, OtherStep):
+            self._before = self.choice
+            self.insertItem(0, prose(compared.b.name), COMPARED)
+            self.setItemData(0, plain_tip(sides_words(compared)), Qt.ItemDataRole.ToolTipRole)
+            self.setCurrentIndex(0)
+        elif isinstance(against, OtherRun) and against.model is None:
+            self.choose(cache_choice(preset_of(against.cache).name))
 
     def problem(self) -> str:
         """Why nothing can be compared now; empty if it can."""
@@ -438,6 +480,8 @@ class OpponentBox(SmallBox):
         status, step = self._models.status.now, self._models.selection.now.step
         if self.problem() or status.model is None:
             return None
+        if self.choice == COMPARED:
+            return self._compared
         if self.choice == STEP:
             return None if step is None else OtherStep(step)
         if self.choice == MODEL:
@@ -638,6 +682,7 @@ class CompareView(View[CompareShown]):
 
     def _show_buttons(self) -> None:
         comparison, status = self._models.comparison, self._models.status.now
+        self.opponents.show_compared(now_compared(self._models))
         problem = self.opponents.problem()
         is_asked = comparison.asked is not None
         work = status.work if is_asked else None
@@ -655,14 +700,14 @@ class CompareView(View[CompareShown]):
 
     def read(self) -> CompareShown | str:
         comparison, viewport = self._models.comparison, self._models.viewport.now
-        if comparison.now is None:
+        if (compared := now_compared(self._models)) is None:
             if comparison.asked is not None:
                 return "The other run is being started."
             return comparison.refusal or self.opponents.problem() or INVITATION
         visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
         no_pictures = comparison.no_pictures or self._why_not_compared()
         return CompareShown(
-            comparison.now, comparison.num_steps, comparison.first, comparison.num_scanned, comparison.pictures,
+            compared, comparison.num_steps, comparison.first, comparison.num_scanned, comparison.pictures,
             no_pictures, self._models.selection.now, visible, str(self.displays.currentData()), comparison.refusal,
         )  # fmt: skip
 
@@ -774,7 +819,7 @@ class CompareView(View[CompareShown]):
 
     def save_report(self) -> None:
         """Ask for a file and write the comparison as an HTML page."""
-        if (compared := self._models.comparison.now) is None:
+        if (compared := now_compared(self._models)) is None:
             return
 
         def text() -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDoubleSpinBox, QSpinBox, QWidget
 
 from app.dialogs.cache import CacheDialog
-from app.kit.fields import decimal_field, whole_field
+from app.kit.fields import SmallBox, decimal_field, whole_field
 from engine.spec.cache import cache_preset
 
 
@@ -54,3 +55,15 @@ def test_a_dialog_stays_open_and_says_which_number_it_did_not_take(qapp: QApplic
     dialog.accept()
     assert len(chosen) == 1
     parent.deleteLater()
+
+
+def test_an_entry_that_does_not_fit_ends_with_an_ellipsis(qapp: QApplication) -> None:
+    def painted(text: str) -> QImage:
+        box = SmallBox("Mode", options=((text, 1, ""),))
+        box.resize(90, 20)
+        return box.grab().toImage()
+
+    text = "the longest of them all"
+    cut = painted(text)
+    ends = (f"{text[:count].rstrip()}…" for count in range(len(text)))
+    assert any(painted(end) == cut for end in ends)

@@ -197,6 +197,11 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert compared is not None
     assert compared.against == OtherStep(STEPS)
     assert compared.b.name == f"step {STEPS} of another branch"
+    panel = driver.window.compare()
+    one, other = (branch_name(models, models.history.branch_of(step).first) for step in (9, STEPS))
+    assert panel.opponents.currentText() == f"{other} · step {STEPS}", "named, though it was not chosen there"
+    mode = f"{compared.a.cache} · float32"
+    assert panel.sides.text() == f"A: {one} · now · {mode}     B: {other} · step {STEPS} · {mode}"
     shared = models.timeline.num_tokens(0, 3)
     steps = models.comparison.steps
     assert [one.num_tokens for one in steps if one.divergence is None][-1] == shared
@@ -215,6 +220,7 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     driver.wait_until_idle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."
     assert models.comparison.refusal == ended, "a moment compared with itself"
+    assert panel.opponents.currentText() == "Dynamic", "what was chosen before"
     go(driver, 9)
 
 
@@ -234,6 +240,9 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     assert compared is not None
     assert compared.against == OtherStep(9, STEPS)
     assert (compared.a.name, compared.b.name) == (f"step {STEPS} of another branch", "step 9 of another branch")
+    one, other = (branch_name(models, models.history.branch_of(step).first) for step in (STEPS, 9))
+    assert window.compare().sides.text().startswith(f"A: {one} · step {STEPS} · ")
+    assert window.compare().opponents.currentText() == f"{other} · step 9"
     assert models.history.live == live
     shared = models.timeline.num_tokens(0, 2) + 1
     counts = [(one.num_tokens, one.divergence is not None) for one in models.comparison.steps]
