@@ -39,17 +39,13 @@ def slow_source(folder: Path) -> str:
 def assert_killed(driver: Driver) -> None:
     """Its end is one event, and what is sent after it fails with what to do."""
     driver.child.kill()
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert lost.has_ended
-    assert "SIGKILL" in lost.cause
+    assert "SIGKILL" in driver.end().cause
     driver.client.send(Step(id=77))
     driver.wait_for(Failed)
     assert isinstance(driver.events[-1], Failed)
     assert driver.events[-1].reply_to == 77
     assert driver.events[-1].message.endswith("restart it.")
-    assert len(driver.of(EngineLost)) == 1
+    assert driver.end(), "it is told once"
 
 
 def test_it_gives_the_same_tokens_as_a_thread_and_exports_and_is_killed_at_work(tmp_path: Path) -> None:
@@ -159,10 +155,7 @@ def test_a_step_of_more_arrays_than_frames_comes_back_whole(monkeypatch: pytest.
 def test_one_that_cannot_be_spawned_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.sys, "executable", "/no/such/python")
     driver = Driver(ProcessClient())
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert "could not be started (No such file or directory)" in lost.cause
+    assert "could not be started (No such file or directory)" in driver.end().cause
     assert driver.client.close(0.1)
 
 

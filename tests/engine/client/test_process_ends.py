@@ -37,10 +37,7 @@ from tests.engine.tiny import write_config
 )
 def test_whatever_else_it_dies_of_is_named(script: str, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = speaking(script, monkeypatch)
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert cause in lost.cause
+    assert cause in driver.end().cause
     assert driver.client.close(0.1)
 
 
@@ -51,10 +48,7 @@ def test_rubbish_among_the_commands_is_said_and_not_taken_for_an_end_that_was_wa
     assert child.stdin is not None
     child.stdin.write(b"x" * 64)
     child.stdin.flush()
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert "no message stands in the stream" in lost.cause
+    assert "no message stands in the stream" in driver.end().cause
 
 
 @pytest.mark.parametrize("is_loading", [False, True])
@@ -85,10 +79,7 @@ def test_its_complaints_never_hold_it_up(monkeypatch: pytest.MonkeyPatch, stream
         "print('last', file=sys.stderr); sys.exit(3)"
     )
     driver = speaking(script, monkeypatch)
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert "(last)" in lost.cause
+    assert "(last)" in driver.end().cause
 
 
 def test_an_unforeseen_error_of_the_reader_ends_the_engine_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +90,18 @@ def test_an_unforeseen_error_of_the_reader_ends_the_engine_and_says_so(monkeypat
     driver = Driver(ProcessClient())
     child = driver.child
     driver.load("shape:/no/such/file")
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert "cannot be read (MemoryError: no room to read it)" in lost.cause
+    assert "cannot be read (MemoryError: no room to read it)" in driver.end().cause
     assert not child.is_running(), "it was ended, and waited for"
+
+
+def test_who_waits_for_what_is_refused_is_told_at_once() -> None:
+    driver = Driver(ThreadClient())
+    driver.client.send(Step(id=77))
+    with pytest.raises(
+        AssertionError, match=r"There is no model yet.*reply_to=77.* while waiting for the engine.s end"
+    ):
+        driver.end()
+    assert driver.client.close(300)
 
 
 def test_a_thread_that_has_ended_answers_as_a_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +110,7 @@ def test_a_thread_that_has_ended_answers_as_a_process_does(monkeypatch: pytest.M
 
     monkeypatch.setattr("engine.loop.loop.EngineLoop.run", fail)
     driver = Driver(ThreadClient())
-    driver.wait_for(EngineLost)
+    assert driver.end()
     driver.client.send(Step(id=77))
     driver.wait_for(Failed)
     (failed,) = driver.of(Failed)
