@@ -36,4 +36,4 @@ def test_events_come_as_they_are_asked_for_and_failures_are_raised() -> None:
         client.do(MakeEdit(parse_edit("zero pos=90", submitted.seq_id, tokens)))
     assert client.session.sequence(submitted.seq_id).num_tokens == tokens
     assert client.do(FindDevices())
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before, "those of other tests may end meanwhile"
