@@ -16,6 +16,7 @@ import pytest
 from safetensors import safe_open
 
 from engine.__main__ import main
+from engine.files.atomic import PART_SUFFIX
 
 COMMAND = Path(sys.executable).parent / "kvloupe"
 PATIENCE_S = 600
@@ -111,7 +112,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
             assert facts["format"] == "kvloupe-snapshot"
             assert facts["num_tokens"] == "9"  # six tokens of the prompt, three steps
             assert file.get_slice("layers.5.values").get_shape() == [1, 4, 9, 32]
-        assert list(tmp_path.glob(".*.part")) == []
+        assert list(tmp_path.glob(f".*{PART_SUFFIX}")) == []
 
         keyboard.press("ctrl+q")
         assert window.wait(PATIENCE_S) == 0

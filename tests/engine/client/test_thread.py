@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.thread import ThreadClient
+from engine.files.atomic import PART_SUFFIX
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import Run, SetCache, TakePicture
 from engine.wire.events import Stopped
@@ -33,7 +34,7 @@ def test_it_ends_at_any_moment(tmp_path: Path, seed: int) -> None:
     assert driver.loop.close(PATIENCE_S)
     driver.events += driver.loop.drain()
     assert isinstance(driver.events[-1], Stopped)
-    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")]
+    assert not [p for p in tmp_path.iterdir() if p.name.endswith(PART_SUFFIX)]
 
 
 def test_it_may_end_before_it_was_asked_anything() -> None:
