@@ -15,7 +15,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.part_timer import LayerPart, PartTimer, timed_layers
 from engine.cache.sequence_cache import SequenceCache
-from engine.device import DeviceTime, device_now, to_device
+from engine.device import DeviceTime, HostTime, device_now, to_device
 from engine.errors import Check
 from engine.history.history import LateSurprisal
 from engine.look.measures import WantedMeasures, nan_where_evicted, spread
@@ -230,7 +230,7 @@ class StepClock:
         self._device = device
         self._laps: list[tuple[TimedPart, DeviceTime]] = []
         self._start = device_now(self._device) if before is None else before._laps[-1][1]
-        self._host_start: float = time.perf_counter() if before is None else before.host_end
+        self._host_start: float = host_seconds(self._start) if before is None else before.host_end
         self.host_end: float = self._host_start
         self.encoder_s = 0.0  # seconds of the forward that the encoder took
         self.compile_s = 0.0  # seconds of the forward that torch.compile took: not counted in the step
@@ -255,7 +255,7 @@ class StepClock:
     def end(self) -> None:
         """End the step; the time since the last lap was spent on observing."""
         self.lap("observe")
-        self.host_end = time.perf_counter()
+        self.host_end = host_seconds(self._laps[-1][1])
 
     def timings(self) -> Timings:
         """What each part took, in milliseconds; on a GPU this waits until the device has finished the step."""
@@ -277,6 +277,11 @@ class StepClock:
             None if self.parts is None else layer_times(self.parts, self.products_ms),
             compile_ms,
         )
+
+
+def host_seconds(moment: DeviceTime) -> float:
+    """When that was on the host's clock, in seconds. Of a moment on a GPU, which may be to come, the present time."""
+    return moment.seconds if isinstance(moment, HostTime) else time.perf_counter()
 
 
 def layer_times(parts: PartTimer, products_ms: float) -> LayerTimes:
