@@ -39,85 +39,6 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-def fork_of(
-    model: LoadedModel, sources: list[SessionState], entry: TreeEntry, scheduled: frozenset[int]
-) -> SessionState | None:
-    """Copies of all sequences as they were at a node; None where a cache no longer holds those rows. Each comes from
-    the first of the `sources`, states that descend from the node, that has the sequence; the copies are in
-    the page pool of the first source. In a recomputing layout the rows of sequences in `scheduled` are not copied,
-    since the next step computes them."""
-    mode = mode_for(model, sources[0], entry.node.cache)
-    if mode is None:
-        return None
-    state = SessionState(entry.node.step, mode, {})
-    with suppress(PoolExhausted, InputError, MemoryError), on_failure(state.close):
-        for seq_id, was in entry.states.items():
-            source = next((each for each in sources if seq_id in each.sequences), None)
-            one = None
-            if source is not None:
-                one = sequence_at(source, mode, seq_id, was, entry.node.step, is_scheduled=seq_id in scheduled)
-            if source is None or one is None:
-                state.close()
-                return None
-            state.sequences[seq_id] = one
-        return state
-    return None
-
-
-def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> CacheMode | None:
-    """The mode for a copy that shall have `spec`: the source's own if it has that spec, else a new one if both keep
-    exact rows; None if the rows cannot be converted exactly."""
-    if source.mode.spec == spec:
-        return source.mode
-    if not (source.mode.spec.is_exact and spec.is_exact and spec.is_append_only):
-        return None
-    try:
-        return CacheMode(model, spec)
-    except InputError:
-        return None
-
-
-def sequence_at(
-    source: SessionState, mode: CacheMode, seq_id: int, was: SequenceState, step: int, is_scheduled: bool
-) -> LiveSequence | None:
-    """One sequence as it was at `was`, with rows copied from its cache in `source`; None where they are gone."""
-    origin = source.sequences[seq_id]
-    cache = mode.new_cache(seq_id, was.num_prompt_tokens)
-    with on_failure(cache.close):
-        if is_scheduled and cache.spec.recomputes:
-            cache.num_tokens = was.num_tokens
-        elif was.num_tokens and not copy_rows(source, origin, cache, step, was.num_tokens, as_itself=True):
-            cache.close()
-            return None
-        cache.register_prefix(was.token_ids)
-    return LiveSequence(seq_id, was, cache)
-
-
-def copy_rows(
-    source: SessionState,
-    origin: LiveSequence,
-    cache: SequenceCache,
-    step: int,
-    num_tokens: int,
-    *,
-    as_itself: bool = False,
-) -> bool:
-    """Copy into an empty cache the first `num_tokens` rows, as the sequence `origin` of `source` had them after an
-    earlier step. False where they are not known any more, or may differ in the last bit."""
-    spec = cache.spec
-    if spec.recomputes and spec == source.mode.spec:
-        if num_tokens != origin.cache.num_tokens or origin.sequence.moves_since(step):
-            return False  # rows recomputed with more tokens may differ in the last bit; another mode's are gone
-    elif not source.holds(origin.seq_id, step, num_tokens):
-        return False
-    if source.mode.spec == spec:
-        return cache.fork_from(origin.cache, num_tokens, as_itself=as_itself)
-    has_room = cache.capacity is None or origin.cache.num_tokens <= cache.capacity
-    is_exact = source.mode.spec.is_exact and spec.is_exact
-    is_known = is_exact and has_room and origin.cache.knows(num_tokens)
-    return is_known and cache.convert_from(origin.cache) and cache.crop(num_tokens)
-
-
 NOTHING_SCHEDULED = frozenset[int]()
 
 
@@ -229,12 +150,12 @@ class StateRestorer:
             return
         try:
             for each in emptied:
-                self._take_rows(each, state)
+                self._copy_into(each, state)
             self._register_prefixes()
         finally:
             state.close()
 
-    def _take_rows(self, live: LiveSequence, state: SessionState) -> None:
+    def _copy_into(self, live: LiveSequence, state: SessionState) -> None:
         """Copy the rows of the same sequence out of `state`, if it is in the same mode and the pool has room."""
         then, mode = state.sequences.get(live.seq_id), self._live.mode
         if then is None or state.mode.spec != mode.spec or then.sequence.num_tokens != live.sequence.num_tokens:
@@ -398,6 +319,91 @@ class StateRestorer:
             return SessionState.of(nodes[-1].step, scratch.live), replay
 
 
+# ---- a copy of a state ---------------------------------------------------------------------------------------------
+
+
+def fork_of(
+    model: LoadedModel, sources: list[SessionState], entry: TreeEntry, scheduled: frozenset[int]
+) -> SessionState | None:
+    """Copies of all sequences as they were at a node; None where a cache no longer holds those rows. Each comes from
+    the first of the `sources`, states that descend from the node, that has the sequence; the copies are in
+    the page pool of the first source. In a recomputing layout the rows of sequences in `scheduled` are not copied,
+    since the next step computes them."""
+    mode = mode_for(model, sources[0], entry.node.cache)
+    if mode is None:
+        return None
+    state = SessionState(entry.node.step, mode, {})
+    with suppress(PoolExhausted, InputError, MemoryError), on_failure(state.close):
+        for seq_id, was in entry.states.items():
+            source = next((each for each in sources if seq_id in each.sequences), None)
+            one = None
+            if source is not None:
+                one = sequence_at(source, mode, seq_id, was, entry.node.step, is_scheduled=seq_id in scheduled)
+            if source is None or one is None:
+                state.close()
+                return None
+            state.sequences[seq_id] = one
+        return state
+    return None
+
+
+def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> CacheMode | None:
+    """The mode for a copy that shall have `spec`: the source's own if it has that spec, else a new one if both keep
+    exact rows; None if the rows cannot be converted exactly."""
+    if source.mode.spec == spec:
+        return source.mode
+    if not (source.mode.spec.is_exact and spec.is_exact and spec.is_append_only):
+        return None
+    try:
+        return CacheMode(model, spec)
+    except InputError:
+        return None
+
+
+def sequence_at(
+    source: SessionState, mode: CacheMode, seq_id: int, was: SequenceState, step: int, is_scheduled: bool
+) -> LiveSequence | None:
+    """One sequence as it was at `was`, with rows copied from its cache in `source`; None where they are gone."""
+    origin = source.sequences[seq_id]
+    cache = mode.new_cache(seq_id, was.num_prompt_tokens)
+    with on_failure(cache.close):
+        if is_scheduled and cache.spec.recomputes:
+            cache.num_tokens = was.num_tokens
+        elif was.num_tokens and not copy_rows(source, origin, cache, step, was.num_tokens, as_itself=True):
+            cache.close()
+            return None
+        cache.register_prefix(was.token_ids)
+    return LiveSequence(seq_id, was, cache)
+
+
+def copy_rows(
+    source: SessionState,
+    origin: LiveSequence,
+    cache: SequenceCache,
+    step: int,
+    num_tokens: int,
+    *,
+    as_itself: bool = False,
+) -> bool:
+    """Copy into an empty cache the first `num_tokens` rows, as the sequence `origin` of `source` had them after an
+    earlier step. False where they are not known any more, or may differ in the last bit."""
+    spec = cache.spec
+    if spec.recomputes and spec == source.mode.spec:
+        if num_tokens != origin.cache.num_tokens or origin.sequence.moves_since(step):
+            return False  # rows recomputed with more tokens may differ in the last bit; another mode's are gone
+    elif not source.holds(origin.seq_id, step, num_tokens):
+        return False
+    if source.mode.spec == spec:
+        return cache.fork_from(origin.cache, num_tokens, as_itself=as_itself)
+    has_room = cache.capacity is None or origin.cache.num_tokens <= cache.capacity
+    is_exact = source.mode.spec.is_exact and spec.is_exact
+    is_known = is_exact and has_room and origin.cache.knows(num_tokens)
+    return is_known and cache.convert_from(origin.cache) and cache.crop(num_tokens)
+
+
+# ---- nodes, and states in words --------------------------------------------------------------------------------------
+
+
 def overwritten_by(node: Node) -> frozenset[int]:
     """The sequences whose logits a node overwrites without reading them first."""
     are_read = any(not isinstance(change, TokensForced | SequenceStopped | SequenceRemoved) for change in node.changes)
@@ -428,9 +434,9 @@ def state_in_words(state: SessionState) -> str:
     return "cropped to the rows it had"
 
 
-COMPUTED_LATER = "its rows are computed when it goes on"
-
 # ---- forks ----------------------------------------------------------------------------------------------------------
+
+COMPUTED_LATER = "its rows are computed when it goes on"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """What is measured of a step: row statistics, attention, candidates, surprisal, numbers that are not finite.
 
-`measure` runs on the device and reads nothing; `observed` turns the numbers into the fields of a record, once they have
-left the device.
+The `Observer` has a step measured on the device by `measure`, which reads nothing, sends the numbers to the host, and
+completes the record when they are there: `observed` turns them into its fields.
 """
 
 from __future__ import annotations
@@ -42,6 +42,151 @@ from engine.wire.records import NonFinite, RowStats, SequenceStep, StepRecord, S
 
 PACKED = "packed"  # the name of what the forward itself measured, among what is measured after it
 PLACES = 1 << 32  # more than a sequence has positions: separates the sequences of a step in checksums
+
+
+log = logging.getLogger(__name__)
+EVICTED = "evicted"  # the name prefix of what was measured of evicted rows
+
+
+@dataclass(eq=False)
+class StepMeasures:
+    """What was measured of the sequences of one step and of the rows that it evicted; `sent` once it is being copied
+    from the device, `clock` is that of the step."""
+
+    parts: list[SequenceMeasures]
+    samples: list[Sample | None]
+    level: CaptureLevel
+    clock: StepClock
+    evicted: EvictedInStep = field(default_factory=EvictedInStep)
+    sent: PendingCopy | None = None
+
+
+class Observer:
+    """Measures what is `captured`; in a session that `is_scratch` (the records of its steps reach no client) only
+    checksums. Completes records in the order of their steps: at once, or as many steps late as the ring allows."""
+
+    def __init__(
+        self, ring: ObservationRing, captured: Captured, history: History, text_of: TokenTexts, *, is_scratch: bool
+    ) -> None:
+        self.ring, self.captured = ring, captured
+        self.history, self.text_of, self.is_scratch = history, text_of, is_scratch
+        self._open: deque[tuple[StepRecord, StepMeasures]] = deque()  # finished steps, not measured completely
+        self._read_errors: list[InputError] = []
+        # of the sequences of the newest record: the (step, seq_id) that computed each last, and its norms up to there
+        self._norms: dict[int, tuple[tuple[int, int], Norms]] = {}
+
+    def begin(self, work: Sequence[SequenceWork], clock: StepClock) -> StepMeasures:
+        """Measure the forwards of a step, before its rows are quantised or evicted."""
+        samples = [each.sample for each in work]
+        if not self.is_scratch:
+            return StepMeasures(measure(work, self.captured), samples, self.captured.level, clock)
+        rows = (each.live.cache.all_newest_rows(each.first_position) for each in work)
+        return StepMeasures([SequenceMeasures(checksums=row_checksums(each)) for each in rows], samples, "off", clock)
+
+    def send(self, measuring: StepMeasures, evicted: Sequence[Evicted]) -> None:
+        """Start the one copy that brings all measurements, and those of the `evicted` rows, to the host."""
+        if self.is_scratch:
+            return
+        measuring.evicted = EvictedInStep(evicted)
+        owners = {str(n): part.tensors for n, part in enumerate(measuring.parts)}
+        owners[EVICTED] = measuring.evicted.measure()
+        tensors = {f"{owner}.{name}": tensor for owner, found in owners.items() for name, tensor in found.items()}
+        if tensors:
+            measuring.sent = self.ring.send(tensors)
+
+    def discard(self, measuring: StepMeasures) -> None:
+        """Discard the measurements of a step that failed."""
+        if measuring.sent is not None:
+            self.ring.undo_send(measuring.sent)
+
+    def complete_later(self, record: StepRecord, measuring: StepMeasures) -> None:
+        """Queue the record of a finished step, to be completed when its measurements have arrived."""
+        self._open.append((record, measuring))
+
+    @property
+    def num_open(self) -> int:
+        """The number of finished steps whose records are not complete."""
+        return len(self._open)
+
+    def complete(self, num_late: int = 0) -> list[StepRecord]:
+        """Complete and return the oldest records until `num_late` are left. Measurements that cannot be read are left
+        out of a record, since its step is done; `take_read_errors` gives the reason. A device failure is raised, and
+        the remaining records are discarded."""
+        return [self._read(*self._open.popleft()) for _ in range(len(self._open) - num_late)]
+
+    def take_read_errors(self) -> list[InputError]:
+        """Why measurements could not be read: one error for each such step since the last call."""
+        found, self._read_errors = self._read_errors, []
+        return found
+
+    def _read(self, record: StepRecord, measuring: StepMeasures) -> StepRecord:
+        try:
+            return self.completed(record, measuring)
+        except Exception as error:
+            if is_of_device(error):
+                self._open.clear()
+                raise
+            log.error("reading step %d failed", record.step, exc_info=error)
+            self._read_errors.append(read_error(record.step, error))
+            return record
+
+    def completed(self, record: StepRecord, measuring: StepMeasures, *, is_now: bool = False) -> StepRecord:
+        """Wait for the measurements of a step and return its complete record; with `is_now` the step's time includes
+        the wait."""
+        arrays: dict[str, Arrays] = {owner: {} for owner in (*map(str, range(len(measuring.parts))), EVICTED)}
+        for name, array in self.ring.read(measuring.sent).items() if measuring.sent is not None else ():
+            owner, _, name = name.partition(".")
+            arrays[owner][name] = array
+        parts = zip(record.sequences, measuring.parts, arrays.values(), measuring.samples, strict=False)
+        seen = [observed(*each, self.text_of) for each in parts]
+        firsts = [part.first_position for part in record.sequences]
+        checksums = checksums_of(firsts, [each.checksums for each in seen])
+        for part, _, _, rows in seen:
+            if rows:
+                self.history.log_rows(record.step, part.seq_id, rows)
+        self.history.tree.set_checksums(record.step, checksums)
+        if is_now:
+            measuring.clock.end()
+        timings = measuring.clock.timings()
+        if record.phase == "decode":
+            self.captured.note_cost(measuring.level, timings.observe_ms)
+        record = replace(
+            record,
+            sequences=tuple(each.part for each in seen),
+            non_finite=tuple(place for each in seen for place in each.non_finite),
+            checksums=checksums,
+            timings=timings,
+            evictions=measuring.evicted.evictions(arrays[EVICTED]),
+        )
+        self.history.log_norms(record)
+        return self._with_norm_ratios(record)
+
+    def _with_norm_ratios(self, record: StepRecord) -> StepRecord:
+        """The record of a step, whose rows are compared with those before."""
+        parts, known = [], self._norms
+        self._norms = {}
+        for part in record.sequences:
+            if (rows := part.rows) is not None:
+                seq_id, parent = part.seq_id, record.parent
+                by = None if parent is None else self.history.tree.computed_by(seq_id, parent)
+                at, before = known.get(seq_id, (None, None))
+                if at is None or at != by:
+                    before = norms_before(stats for _, stats in self.history.norms_back(seq_id, parent))
+                part = replace(part, norm_ratio=norm_ratio(rows, before))
+                self._norms[seq_id] = (record.step, seq_id), norms_after(before, rows)
+            parts.append(part)
+        return replace(record, sequences=tuple(parts))
+
+
+def read_error(step: int, error: Exception) -> InputError:
+    """The error that says that the measurements of a finished step could not be read."""
+    return InputError(
+        f"What was measured of step {step} could not be read ({type(error).__name__}: {first_line(error)}); the step "
+        "is done, and its record lacks it: measure less of each step, or free memory."
+    )
+
+
+# ---- one sequence ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,146 +335,4 @@ def sequence_step(
         attention=None,
         stored_bytes=0 if cache.spec.recomputes else cache.stored_bytes,
         hit_tokens=cache.page_counts().hit_tokens,
-    )
-
-
-log = logging.getLogger(__name__)
-EVICTED = "evicted"  # the name prefix of what was measured of evicted rows
-
-
-@dataclass(eq=False)
-class StepMeasures:
-    """What was measured of the sequences of one step and of the rows that it evicted; `sent` once it is being copied
-    from the device, `clock` is that of the step."""
-
-    parts: list[SequenceMeasures]
-    samples: list[Sample | None]
-    level: CaptureLevel
-    clock: StepClock
-    evicted: EvictedInStep = field(default_factory=EvictedInStep)
-    sent: PendingCopy | None = None
-
-
-class Observer:
-    """Measures what is `captured`; in a session that `is_scratch` (the records of its steps reach no client) only
-    checksums. Completes records in the order of their steps: at once, or as many steps late as the ring allows."""
-
-    def __init__(
-        self, ring: ObservationRing, captured: Captured, history: History, text_of: TokenTexts, *, is_scratch: bool
-    ) -> None:
-        self.ring, self.captured = ring, captured
-        self.history, self.text_of, self.is_scratch = history, text_of, is_scratch
-        self._open: deque[tuple[StepRecord, StepMeasures]] = deque()  # finished steps, not measured completely
-        self._read_errors: list[InputError] = []
-        # of the sequences of the newest record: the (step, seq_id) that computed each last, and its norms up to there
-        self._norms: dict[int, tuple[tuple[int, int], Norms]] = {}
-
-    def begin(self, work: Sequence[SequenceWork], clock: StepClock) -> StepMeasures:
-        """Measure the forwards of a step, before its rows are quantised or evicted."""
-        samples = [each.sample for each in work]
-        if not self.is_scratch:
-            return StepMeasures(measure(work, self.captured), samples, self.captured.level, clock)
-        rows = (each.live.cache.all_newest_rows(each.first_position) for each in work)
-        return StepMeasures([SequenceMeasures(checksums=row_checksums(each)) for each in rows], samples, "off", clock)
-
-    def send(self, measuring: StepMeasures, evicted: Sequence[Evicted]) -> None:
-        """Start the one copy that brings all measurements, and those of the `evicted` rows, to the host."""
-        if self.is_scratch:
-            return
-        measuring.evicted = EvictedInStep(evicted)
-        owners = {str(n): part.tensors for n, part in enumerate(measuring.parts)}
-        owners[EVICTED] = measuring.evicted.measure()
-        tensors = {f"{owner}.{name}": tensor for owner, found in owners.items() for name, tensor in found.items()}
-        if tensors:
-            measuring.sent = self.ring.send(tensors)
-
-    def discard(self, measuring: StepMeasures) -> None:
-        """Discard the measurements of a step that failed."""
-        if measuring.sent is not None:
-            self.ring.undo_send(measuring.sent)
-
-    def complete_later(self, record: StepRecord, measuring: StepMeasures) -> None:
-        """Queue the record of a finished step, to be completed when its measurements have arrived."""
-        self._open.append((record, measuring))
-
-    @property
-    def num_open(self) -> int:
-        """The number of finished steps whose records are not complete."""
-        return len(self._open)
-
-    def complete(self, num_late: int = 0) -> list[StepRecord]:
-        """Complete and return the oldest records until `num_late` are left. Measurements that cannot be read are left
-        out of a record, since its step is done; `take_read_errors` gives the reason. A device failure is raised, and
-        the remaining records are discarded."""
-        return [self._read(*self._open.popleft()) for _ in range(len(self._open) - num_late)]
-
-    def take_read_errors(self) -> list[InputError]:
-        """Why measurements could not be read: one error for each such step since the last call."""
-        found, self._read_errors = self._read_errors, []
-        return found
-
-    def _read(self, record: StepRecord, measuring: StepMeasures) -> StepRecord:
-        try:
-            return self.completed(record, measuring)
-        except Exception as error:
-            if is_of_device(error):
-                self._open.clear()
-                raise
-            log.error("reading step %d failed", record.step, exc_info=error)
-            self._read_errors.append(read_error(record.step, error))
-            return record
-
-    def completed(self, record: StepRecord, measuring: StepMeasures, *, is_now: bool = False) -> StepRecord:
-        """Wait for the measurements of a step and return its complete record; with `is_now` the step's time includes
-        the wait."""
-        arrays: dict[str, Arrays] = {owner: {} for owner in (*map(str, range(len(measuring.parts))), EVICTED)}
-        for name, array in self.ring.read(measuring.sent).items() if measuring.sent is not None else ():
-            owner, _, name = name.partition(".")
-            arrays[owner][name] = array
-        parts = zip(record.sequences, measuring.parts, arrays.values(), measuring.samples, strict=False)
-        seen = [observed(*each, self.text_of) for each in parts]
-        firsts = [part.first_position for part in record.sequences]
-        checksums = checksums_of(firsts, [each.checksums for each in seen])
-        for part, _, _, rows in seen:
-            if rows:
-                self.history.log_rows(record.step, part.seq_id, rows)
-        self.history.tree.set_checksums(record.step, checksums)
-        if is_now:
-            measuring.clock.end()
-        timings = measuring.clock.timings()
-        if record.phase == "decode":
-            self.captured.note_cost(measuring.level, timings.observe_ms)
-        record = replace(
-            record,
-            sequences=tuple(each.part for each in seen),
-            non_finite=tuple(place for each in seen for place in each.non_finite),
-            checksums=checksums,
-            timings=timings,
-            evictions=measuring.evicted.evictions(arrays[EVICTED]),
-        )
-        self.history.log_norms(record)
-        return self._with_norm_ratios(record)
-
-    def _with_norm_ratios(self, record: StepRecord) -> StepRecord:
-        """The record of a step, whose rows are compared with those before."""
-        parts, known = [], self._norms
-        self._norms = {}
-        for part in record.sequences:
-            if (rows := part.rows) is not None:
-                seq_id, parent = part.seq_id, record.parent
-                by = None if parent is None else self.history.tree.computed_by(seq_id, parent)
-                at, before = known.get(seq_id, (None, None))
-                if at is None or at != by:
-                    before = norms_before(stats for _, stats in self.history.norms_back(seq_id, parent))
-                part = replace(part, norm_ratio=norm_ratio(rows, before))
-                self._norms[seq_id] = (record.step, seq_id), norms_after(before, rows)
-            parts.append(part)
-        return replace(record, sequences=tuple(parts))
-
-
-def read_error(step: int, error: Exception) -> InputError:
-    """The error that says that the measurements of a finished step could not be read."""
-    return InputError(
-        f"What was measured of step {step} could not be read ({type(error).__name__}: {first_line(error)}); the step "
-        "is done, and its record lacks it: measure less of each step, or free memory."
     )
