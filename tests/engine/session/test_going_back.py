@@ -154,7 +154,7 @@ def test_a_rule_that_has_pruned_the_prompt_notes_no_later_steps() -> None:
     session, seq_id = session_of("snapkv", 30)
     cache = session.cache_of(seq_id)
     assert isinstance(cache, CompressedCache)
-    assert [lost.state for step in cache.lost.since(0) for lost in step.layers.values()] == [None, None]
+    assert [lost.memory for step in cache.lost.since(0) for lost in step.layers.values()] == [None, None]
     assert session.last_step is not None
     assert session.go_to(session.last_step - 20).startswith("cropped")
     assert not cache.knows(10) or not cache.crop(10), "inside the prompt it remembered more than is kept"
