@@ -116,9 +116,6 @@ class MeasuringView(View[State]):
         """Why nothing can be asked now; empty if it can."""
         raise NotImplementedError
 
-    def measure(self) -> None:
-        """Ask this panel's question. Does nothing in panels that ask by themselves."""
-
     @property
     def answer(self) -> Any:
         """The newest answer about the selected sequence, or None."""
@@ -157,7 +154,7 @@ class AskingView(MeasuringView[State]):
         """The question to ask; None if it cannot be asked with the present settings."""
         raise NotImplementedError
 
-    def ask(self) -> None:
+    def measure(self) -> None:
         """Ask, if possible; a measurement that is running is not disturbed."""
         if self.measurement.is_waiting or self.problem():
             return
@@ -169,10 +166,7 @@ class AskingView(MeasuringView[State]):
         if self.measurement.is_waiting:
             self.wants.emit(Cancel())
         else:
-            self.ask()
-
-    def measure(self) -> None:
-        self.ask()
+            self.measure()
 
     def refresh(self) -> None:
         problem, found = self.problem(), self.measurement

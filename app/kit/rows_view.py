@@ -140,7 +140,7 @@ class RowsView(AskingView[ShownRows]):
         connect_all(
             (self.table.horizontalHeader().sectionClicked, self._on_sorted),
             (self.table.chosen, self._mark),
-            (self.steps.lineEdit().returnPressed, self.ask),
+            (self.steps.lineEdit().returnPressed, self.measure),
         )
         on_change(self.refresh, *self.boxes, self.steps)
 

@@ -397,7 +397,7 @@ class DamageView(AskingView[DamageState]):
             return
         is_small = status.model.num_parameters < SMALL_MODEL
         if is_small if found is None or found.plan else found.took_ms < CHEAP_MS:
-            self.ask()
+            self.measure()
 
     @property
     def _geometry(self) -> CacheGeometry | None:

@@ -336,7 +336,7 @@ class EvictedView(AskingView[EvictedState]):
     def measure(self) -> None:
         """Show the regret, and measure it."""
         self.choose(REGRETTED)
-        self.ask()
+        super().measure()
 
     def request(self) -> MeasureRegret:
         """The question: the effect of each row of the selected sequence, and the chosen rule's score of it."""

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QMainWi
 
 from app.control.actions import Actions, native
 from app.draw.format import thousands
-from app.kit.asking import MeasuringView
+from app.kit.asking import AskingView
 from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED, View
 from app.kit.widgets import ActionButton, column, connect_all, holder, prose, scrolled
 from app.kit.words import HEAD, PAGE, STEP, TOKEN
@@ -259,7 +259,7 @@ class MainWindow(QMainWindow):
     def measure(self, name: str) -> None:
         """Have a panel run its measurement, and show the panel; if it is hidden, in the Truth layout."""
         panel = self._show("truth", name)
-        assert isinstance(panel, MeasuringView)
+        assert isinstance(panel, AskingView)
         panel.measure()
 
     def show_panel(self, name: str) -> None:

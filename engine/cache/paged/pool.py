@@ -26,7 +26,6 @@ from engine.cache.paged.prefix import (
 )
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
-from engine.spec.cache import MAX_PAGE_SIZE
 from engine.wire.pages import (
     NULL_PAGE_ID,
     ROOT_HASH,

@@ -87,7 +87,7 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     yield "back", lambda: select(seq_id=0, position=9, layer=2, kv_head=0)
     yield "the removals", view.measure
     yield "another rule", lambda: (view.measured_rule.choose("tova"), view.page_size.choose(4))
-    yield "measured", view.ask
+    yield "measured", view.measure
     yield "a dot is pointed at", lambda: point_at(view.effects, 3)
     yield "a dot is clicked", lambda: view.effects.picked.emit(3)
     yield "none is pointed at", lambda: point_at(view.effects, None)
@@ -96,7 +96,7 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
 def damage(view: DamageView, models: Models, folder: Path) -> Steps:
     for codec, values in (("int8", ""), ("kivi", ""), ("fp8", "kivi"), ("exact", "exact")):
         yield f"{codec} {values}", lambda codec=codec, values=values: view.controls.choose(codec, 2, values)  # type: ignore[misc]
-    yield "measured", view.ask
+    yield "measured", view.measure
     yield "the plan", lambda: (view.controls.choose("int8"), view.choose("plan"))
     yield "a budget in KiB", lambda: view.plan.kib.setValue(10.0)
     yield "a budget beyond all", lambda: view.plan.kib.setValue(1e6)

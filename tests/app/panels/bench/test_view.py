@@ -70,7 +70,7 @@ def test_rows_come_one_by_one_and_the_live_cache_stays(desk: Desk, view: BenchVi
 def test_it_can_be_stopped_and_says_so(desk: Desk, view: BenchView) -> None:
     view.contexts.choose("16,64,256,960")
     view.steps.setValue(40)
-    view.ask()
+    view.measure()
     desk.until(lambda: view.measurement.is_waiting and len(view.rows()) >= 5 and view.rows()[0].context == 16)
     view.button.click()
     desk.until(lambda: not view.measurement.is_waiting)

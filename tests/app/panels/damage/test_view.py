@@ -40,7 +40,7 @@ def view(two: Shell, engine: FakeEngine) -> DamageView:
 
 
 def measured(shell: Shell, view: DamageView, engine: FakeEngine) -> None:
-    view.ask()
+    view.measure()
     engine.answer(damage(engine.of(MapDamage)[-1], 0.5))  # type: ignore[arg-type]
     turn(shell)
 

@@ -41,7 +41,7 @@ VERDICTS: list[tuple[Verdict, str, str]] = [
 
 def test_a_verdict_has_its_colour(two: Shell, view: ParityView, engine: FakeEngine) -> None:
     for verdict, words, role in VERDICTS:
-        view.ask()
+        view.measure()
         engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
         turn(two)
         assert view.verdict.text().startswith(words)
@@ -58,7 +58,7 @@ def test_a_comparison_with_the_mode_in_use_keeps_its_parameters(
     turn(two)
     for name, wanted in {"h2o": mine, "tova": cache_preset("tova").spec, "uncached": None}.items():
         view.compare_with(name)
-        view.ask()
+        view.measure()
         asked = engine.of(CheckParity)[-1]
         assert isinstance(asked, CheckParity)
         assert asked.against == wanted
@@ -71,7 +71,7 @@ def test_a_comparison_with_the_mode_in_use_keeps_its_parameters(
 def test_the_first_row_that_departs_is_selected_with_its_layer_and_tensor(
     two: Shell, view: ParityView, engine: FakeEngine
 ) -> None:
-    view.ask()
+    view.measure()
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
     two.models.selection.update(change=True, step=3, lens="keys", layer=0, position=None)
@@ -81,7 +81,7 @@ def test_the_first_row_that_departs_is_selected_with_its_layer_and_tensor(
 
 
 def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: ParityView, engine: FakeEngine) -> None:
-    view.ask()
+    view.measure()
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
     view.plot.picked.emit(4)
@@ -95,7 +95,7 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
 def test_newer_steps_are_those_that_computed_the_sequence_that_was_compared(
     two: Shell, view: ParityView, engine: FakeEngine
 ) -> None:
-    view.ask()
+    view.measure()
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
     assert "1 newer step not compared" in view.numbers.text()
@@ -162,7 +162,7 @@ def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.Monk
 
 def check_parity(desk: Desk) -> None:
     desk.parity.compare_with("uncached")
-    desk.parity.ask()
+    desk.parity.measure()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
     desk.wait_until_idle()
 
@@ -171,7 +171,7 @@ def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: De
     desk.run(CacheSpec())
     desk.parity.compare_with("kivi-2")
     desk.parity.compare_with("int8")
-    desk.parity.ask()
+    desk.parity.measure()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
     report = desk.models.measurements.parity.answer
     assert report is not None
@@ -187,7 +187,7 @@ def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: De
 def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.run(CacheSpec())
     desk.parity.compare_with("uncached")
-    desk.parity.ask()
+    desk.parity.measure()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
     plot = desk.parity.plot
     assert plot.note.text() == "rounding, float32: up to 0.001", "words stand above the points, not over them"
@@ -204,7 +204,7 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
 def test_parity_can_be_stopped(desk: Desk) -> None:
     desk.run(CacheSpec(), steps=40)
     desk.parity.compare_with("allocated")
-    desk.parity.ask()
+    desk.parity.measure()
     desk.until(lambda: desk.parity.measurement.work(desk.models.status.now.work))
     assert desk.parity.button.text().startswith("Stop")
     desk.parity.button.click()

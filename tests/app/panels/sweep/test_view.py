@@ -28,7 +28,7 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     held = desk.models.timeline.num_tokens(desk.models.selection.now.seq_id)
     assert view.note.text().startswith(f"from {held} tokens"), "what is live, not the prompt alone"
     assert len(view.table.cells.rows) == len(PRESETS), "before it, what each mode is"
-    view.ask()
+    view.measure()
     desk.until(lambda: len(desk.models.measurements.sweep.answers) >= 3)
     assert view.button.text().startswith("Stop")
     desk.until(lambda: not view.measurement.is_waiting)
@@ -92,7 +92,7 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     desk.run(CacheSpec())
     view = desk.sweep
     view.steps.setValue(10)
-    view.ask()
+    view.measure()
     desk.until(lambda: any(each.request.num_steps == 10 for each in desk.models.measurements.sweep.answers))
     view.button.click()  # what an earlier sweep has measured stands until this one answers
     desk.until(lambda: not view.measurement.is_waiting)
@@ -101,7 +101,7 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     assert f"stopped after {len(known)} of {len(PRESETS)}" in view.provenance_label.whole
     assert "goes on from there" in view.note.text()
     rates = {each.row.cache: each.row.tok_per_s for each in known if isinstance(each.row, SweepRow)}
-    view.ask()
+    view.measure()
     desk.until(lambda: not view.measurement.is_waiting)
     rows = [each.row for each in desk.models.measurements.sweep.answers]
     assert [row.cache for row in rows] == list(PRESETS), "each once"
@@ -115,7 +115,7 @@ def test_a_sweep_tries_the_cache_in_use_too(desk: Desk) -> None:
     desk.run(cache, steps=2)
     view = desk.sweep
     view.steps.setValue(2)
-    view.ask()
+    view.measure()
     desk.until(lambda: not view.measurement.is_waiting)
     labels = {row[0].text for row in view.table.cells.rows}
     assert labels == {*(preset.label for preset in PRESETS.values()), "K INT8 · V FP8 per token"}
