@@ -155,7 +155,7 @@ class View(Reader[State], Themed, QWidget):
         self.choice = self.choices[0][0] if self.choices else ""
         if self.choices:
             self.set_choices(self.choices)
-            self.set_choice(self.choice)
+            self.segments.set_choice(self.choice)
             self.segments.chosen.connect(self.choose)
 
     # ---- following the models --------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class View(Reader[State], Themed, QWidget):
     def choose(self, choice: str) -> None:
         """Select a segment of the strip, as a click on it does."""
         self.choice = choice
-        self.set_choice(choice)
+        self.segments.set_choice(choice)
         self.refresh()
 
     def refresh(self) -> None:
@@ -208,7 +208,7 @@ class View(Reader[State], Themed, QWidget):
     def show_choices(self, is_any: bool) -> None:
         """Show or hide the segments: where there is room for all that they choose between, they are not needed."""
         self.set_choices(self.choices if is_any else ())
-        self.set_choice(self.choice)
+        self.segments.set_choice(self.choice)
 
     def _remedy(self) -> str:
         """The name of the button that would help when there is nothing to show; empty if none does."""
@@ -289,9 +289,6 @@ class View(Reader[State], Themed, QWidget):
         self.segments.set_choices(choices)
         self.segments.setVisible(bool(choices))
 
-    def set_choice(self, choice: str) -> None:
-        self.segments.set_choice(choice)
-
     def add_to_strip(self, widget: QWidget) -> None:
         """Add a small widget at the right end of the strip, before the pin."""
         self._extras.addWidget(widget)
@@ -311,6 +308,10 @@ class View(Reader[State], Themed, QWidget):
     def select_layer(self, layer: int) -> None:
         """Select a layer, such as that of a row or a bar."""
         self._models.selection.update(layer=layer)
+
+    def select_position(self, position: int | None) -> None:
+        """Select a token, such as that of a point, or none."""
+        self._models.selection.update(position=position)
 
     def add_to_menu(self, menu: QMenu) -> None:
         """Add entries above those for copying; overridden by subclasses."""

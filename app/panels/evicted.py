@@ -301,7 +301,7 @@ class EvictedView(AskingView[EvictedState]):
         self.headline = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.rule, self.formula = ElidedLabel(font_text(12), "muted"), ElidedLabel(font_text(11.5), "muted")
         self.heads = HeadGrid()
-        self.plot = self.new_plot("Scores of evicted rows and of kept rows", self._on_picked)
+        self.plot = self.new_plot("Scores of evicted rows and of kept rows", self.select_position)
         rules = (
             (preset.label, preset.name, "")
             for preset in PRESETS.values()
@@ -350,9 +350,6 @@ class EvictedView(AskingView[EvictedState]):
 
     def _on_head(self, head: LayerHead) -> None:
         self._models.selection.update(layer=head[0], kv_head=head[1])
-
-    def _on_picked(self, position: int) -> None:
-        self._models.selection.update(position=position)
 
     def _on_effect(self, position: int) -> None:
         if self.answer is not None:

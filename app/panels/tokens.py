@@ -623,7 +623,7 @@ class TokensPanel(View[Chips]):
         self.find_line.hide()
         self.set_body(column(self.find_line, (self.canvas, 1), spacing=6))
         connect_all(
-            (self.canvas.picked, self._on_picked),
+            (self.canvas.picked, self.select_position),
             (self.canvas.dragged, self._on_dragged_over),
             (self.canvas.menu_wanted, self._on_menu_wanted),
         )
@@ -696,9 +696,6 @@ class TokensPanel(View[Chips]):
         self._fit_key()
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def _on_picked(self, position: int | None) -> None:
-        self._models.selection.update(position=position)
 
     def _on_dragged_over(self, start: int, stop: int) -> None:
         self._models.selection.update(position=start, area=Rows(start, stop))

@@ -428,7 +428,7 @@ class PromptPanel(View[PromptState]):
         model, mode = self._model, self._mode
         is_bare = model is not None and not model.has_tokenizer
         self.set_choices(self.choices[-1:] if is_bare else self.choices)
-        self.set_choice(mode)
+        self.segments.set_choice(mode)
         self.edit.setVisible(mode != CHAT)
         self.chat.setVisible(mode == CHAT)
         self.setFocusProxy(self.chat if mode == CHAT else self.edit)

@@ -772,7 +772,7 @@ class WallView(View[WallState]):
         super().refresh()
         now, picture = self._models.selection.now, self._models.pictures.wall
         shown = (now.lens, now.change) if picture is None else (picture.request.lens, picture.request.change)
-        self.set_choice(next((k for k, place in _CHOICES.items() if place == shown), ""))  # of the picture shown
+        self.segments.set_choice(next((name for name, place in _CHOICES.items() if place == shown), ""))
         self._lenses.show_lens(shown[0])
 
     def read(self) -> WallState | str:
