@@ -153,5 +153,5 @@ def test_the_pages_of_this_session_are_all_in_one_memory_which_is_not_called_a_g
     driver.steps(12)
     driver.until(lambda: tree.detail.text().startswith("16 tokens"))
     heads = [head.text for head in tree.table.cells.heads]
-    assert heads == ["text", "from", "tokens", "behind", "bytes", "age"]
+    assert heads == ["text", "from", "tokens", "behind", "bytes", "age when read"]
     driver.close()
