@@ -23,8 +23,8 @@ HEADS = (
     ColumnHead("tokens", "Tokens in it"),
     ColumnHead("behind", "Tokens in it and in all that follows it", from_width=430),
     ColumnHead("bytes", "Bytes of K and V behind it; by the config in the tokenizer's folder", from_width=560),
-    ColumnHead("age when read", "From when its first block was stored, by the server's clock, to when the tree was read: "
-               "after the last step, or the server's last batch"),
+    ColumnHead("age when read", "From when its first block was stored, by the server's clock, to when the tree was "
+               "read: after the last step, or the server's last batch"),
     ColumnHead("tier", "The memory that its first block is in", is_words=True),
     ColumnHead("salt", "The cache salt, adapter, picture or rank that sets it apart", is_words=True, most=150,
                from_width=430),

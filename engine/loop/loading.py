@@ -124,15 +124,18 @@ def _interrupt(thread: threading.Thread) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(WorkCancelled))
 
 
-def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Activity, *, is_first: bool) -> LoadedModel:
-    """Load a model with progress; raises `Cancelled` if that is cancelled. `is_first`: no model was loaded before."""
+def load_model(
+    spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Activity, freed_bytes: int | None
+) -> LoadedModel:
+    """Load a model with progress; raises `Cancelled` if that is cancelled. `freed_bytes` are those of the present one;
+    None where none is loaded."""
     with reporter.loading():
         reporter.begin("Starting torch and transformers", can_cancel=False)
-        if is_first:
+        if freed_bytes is None:
             _import_libraries()
         from engine.model.loader import load
 
-        model = load(spec, reporter.progress, has_present=not is_first)
+        model = load(spec, reporter.progress, freed_bytes=freed_bytes or 0)
     model.heartbeat, model.runners.announce = activity.mark, reporter.meanwhile
     if not reporter.is_inline:
         beside = BackgroundWork(inbox, reporter)

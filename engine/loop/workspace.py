@@ -115,8 +115,9 @@ class Workspace:
         self._begin_anew(model, command.cache)
 
     def _loaded(self, spec: ModelSpec) -> LoadedModel:
-        is_first = self.model is None
-        model = load_model(spec, self._reporter, self._inbox, self._activity, is_first=is_first)
+        present = self.held
+        freed_bytes = None if present is None else present.num_bytes
+        model = load_model(spec, self._reporter, self._inbox, self._activity, freed_bytes)
         self._inbox.check_uncancelled()
         return model
 

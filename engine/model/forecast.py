@@ -3,6 +3,7 @@ config."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from engine.model.device import Placement, place, split_devices
 from engine.model.source import WEIGHTS as ADAPTER_FILE
 from engine.model.source import ModelSource, find_source
 from engine.model.weights import build_shape
-from engine.predict.loading import WeightTensor, cache_bytes, context_of, weight_bytes
-from engine.spec.model import ModelSpec
+from engine.predict.loading import WeightTensor, cache_bytes, context_of, size, weight_bytes
+from engine.spec.model import WEIGHTS, ModelSpec
 from engine.wire.devices import ForecastLoad, LoadForecast
 
 TINY = 1_000_000  # number of layers times the square of their width
@@ -93,14 +94,13 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
     )
 
 
-def check_fits(source: ModelSource, placement: Placement) -> None:
+def check_fits(source: ModelSource, placement: Placement, freed_bytes: int) -> None:
     """Raise `InputError` for weights larger than the free memory before they are loaded: the system would kill the
-    program."""
+    program. `freed_bytes` are those of the present model."""
     if source.folder is None and is_tiny(source.config):
         return
-    needed, free = needed_bytes(source, placement), free_on(placement)
-    if needed > free:
-        raise InputError(too_large_text(source.name, needed, free, placement, "unload the present model first"))
+    if needed_bytes(source, placement) > free_on(placement):
+        raise InputError(too_large_text(source, placement, freed_bytes))
 
 
 def needed_bytes(source: ModelSource, placement: Placement) -> int:
@@ -117,23 +117,40 @@ def is_tiny(config: Any) -> bool:
     return isinstance(layers, int) and isinstance(hidden, int) and layers * hidden * hidden < TINY
 
 
-def out_of_memory_text(spec: ModelSpec, source: ModelSource, *, has_present: bool) -> str:
+def out_of_memory_text(spec: ModelSpec, source: ModelSource, freed_bytes: int) -> str:
     """The message for a model for which memory ran out while loading; frees what was loaded of it."""
     placement = placement_of(spec, source)
     release_memory(placement.device)
-    other = "unload the present model first" if has_present else "take a smaller model"
-    return too_large_text(source.name, needed_bytes(source, placement), free_on(placement), placement, other)
+    return too_large_text(source, placement, freed_bytes)
 
 
-def too_large_text(name: str, needed: int, free: int, placement: Placement, other: str) -> str:
-    """The message that a model's weights are too large, with two remedies."""
-    where = "all GPUs" if placement.is_split else str(placement.device)
-    fewer = "int8 or int4 weights" if placement.weights == "stored" else "a narrower dtype"
+def too_large_text(source: ModelSource, placement: Placement, freed_bytes: int) -> str:
+    """The message that a model's weights are too large, with the remedies that would help."""
+    needed, free = needed_bytes(source, placement), free_on(placement)
+    smaller = {words: needed_bytes(source, other) for words, other in smaller_placements(placement)}
+    enough = [words for words, num_bytes in smaller.items() if num_bytes <= min(free, needed)]
+    too_little = ""
+    if smaller and not enough:
+        least = min(smaller, key=smaller.__getitem__)
+        too_little = f", too little for {least} too ({size(smaller[least])})"
+    can_unload = freed_bytes > 0 and needed <= free + freed_bytes
+    last = "unload the present model first" if can_unload else "take a smaller model"
     return (
-        f"There is not enough memory for {name}: its weights take {needed / 2**30:,.1f} GiB in {placement.dtype_name}, "
-        f"with room for a forward beside them, and {free / 2**30:,.1f} GiB are free on {where}: take {fewer}, "
-        f"or {other}."
+        f"There is not enough memory for {source.name}: its weights take {size(needed)} in {placement.dtype_name}, "
+        f"with room for a forward beside them, and {size(free)} are free on "
+        f"{'all GPUs' if placement.is_split else placement.device}{too_little}: "
+        f"{', '.join(['take ' + enough[0], *enough[1:], 'or ' + last]) if enough else last}."
     )
+
+
+def smaller_placements(placement: Placement) -> list[tuple[str, Placement]]:
+    """What would take less memory, in words: weights in fewer bits, a narrower dtype."""
+    narrower = dataclasses.replace(placement, dtype=torch.bfloat16)
+    found = [("a narrower dtype", narrower)] if placement.dtype.itemsize > narrower.dtype.itemsize else []
+    if placement.weights != "stored":
+        return found
+    coded = [name for name, row in WEIGHTS.items() if row.bits]
+    return [*((f"{name} weights", dataclasses.replace(placement, weights=name)) for name in coded), *found]
 
 
 def free_on(placement: Placement) -> int:

@@ -219,9 +219,9 @@ class LoadedModel:
                 self.model.set_attn_implementation(ATTENTION)
 
 
-def load(spec: ModelSpec, progress: Report | None = None, *, has_present: bool = False) -> LoadedModel:
-    """Load a model; raises `InputError`, and then nothing remains of the failed attempt. `has_present`: another one is
-    loaded, which could make room."""
+def load(spec: ModelSpec, progress: Report | None = None, *, freed_bytes: int = 0) -> LoadedModel:
+    """Load a model; raises `InputError`, and then nothing remains of the failed attempt. `freed_bytes` are those
+    of another one that is loaded, and could make room."""
     register()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
@@ -231,20 +231,20 @@ def load(spec: ModelSpec, progress: Report | None = None, *, has_present: bool =
     torch.set_num_threads(spec.num_threads or usual_threads())
     try:
         with LoadProgress(report).reporting() as progress_now:
-            return _loaded(spec, source, progress_now)
+            return _loaded(spec, source, progress_now, freed_bytes)
     except Exception as error:
         torch.set_num_threads(num_threads)
         if not is_out_of_memory(error):
             raise
         clear_frames(error)
     # outside the handler: the error may hold tensors of the partly loaded model
-    raise InputError(out_of_memory_text(spec, source, has_present=has_present))
+    raise InputError(out_of_memory_text(spec, source, freed_bytes))
 
 
-def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> LoadedModel:
+def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress, freed_bytes: int) -> LoadedModel:
     geometry = CacheGeometry.from_config(source.config)
     placement = placement_of(spec, source)
-    check_fits(source, placement)
+    check_fits(source, placement, freed_bytes)
     progress.begin(source.label, num_tensors(source.folder))
     model, placement = build_model(source, placement)
     progress.begin(f"Trying {source.name} on a few tokens")

@@ -179,7 +179,10 @@ def test_a_model_that_does_not_fit_leaves_the_present_one(
     failed = driver.wait_for(Failed)
     assert failed.reply_to == 5
     assert failed.message.startswith("There is not enough memory for Tales 5M: its weights take 0.0 GiB in float32")
-    assert "are free on cpu: take int8 or int4 weights, or unload the present model first." in failed.message
+    assert (
+        "are free on cpu: take int8 weights, int4 weights, a narrower dtype, or unload the present model first."
+        in failed.message
+    )
     assert driver.rest().model == before.model
     monkeypatch.setattr("engine.model.forecast.free_bytes", lambda device: 1 << 20)
     driver.forget()

@@ -215,12 +215,37 @@ def test_layers_on_several_devices_are_told_one_by_one() -> None:
     assert weights.layer_devices({0: layers[0]}) == ()
 
 
-@pytest.mark.parametrize(("is_split", "where"), [(True, "all GPUs"), (False, "cuda:1")])
-def test_where_there_is_not_enough_memory(is_split: bool, where: str) -> None:
-    placement = Placement(torch.device("cuda", 1), torch.float32, is_split=is_split)
-    said = forecast_module.too_large_text("a model", 3 << 30, 1 << 30, placement, "a smaller model")
-    assert "its weights take 3.0 GiB in float32" in said
-    assert f"1.0 GiB are free on {where}: take" in said
+@pytest.mark.parametrize(
+    ("free", "freed", "said"),
+    [
+        (3, 0, "take int8 weights, int4 weights, a narrower dtype, or take a smaller model."),
+        (1.5, 0, "take int8 weights, int4 weights, or take a smaller model."),
+        (0.9, 4, "take int4 weights, or unload the present model first."),
+        (0.9, 3, "take int4 weights, or take a smaller model."),
+        (
+            0.2,
+            4,
+            "GiB are free on cuda:1, too little for int4 weights too (0.8 GiB): unload the present model first.",
+        ),
+        (0.2, 1, "GiB are free on cuda:1, too little for int4 weights too (0.8 GiB): take a smaller model."),
+    ],
+)
+def test_only_what_would_fit_is_advised_for_a_model_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, free: float, freed: float, said: str
+) -> None:
+    """A GiB of numbers in linear layers: 4 GiB in float32, 1 in int8, and 0.75 in int4 with scales and offsets."""
+    monkeypatch.setattr(forecast_module, "free_on", lambda placement: int(free * 2**30))
+    monkeypatch.setattr(
+        forecast_module, "tensors_of", lambda source, *, is_coded: [WeightTensor((1 << 15, 1 << 15), is_linear=True)]
+    )
+    placement = Placement(torch.device("cuda", 1), torch.float32)
+    text = forecast_module.too_large_text(cast(Any, SimpleNamespace(name="a model")), placement, int(freed * 2**30))
+    assert "its weights take 4.0 GiB in float32" in text
+    assert text.endswith(said)
+    split = Placement(placement.device, placement.dtype, is_split=True)
+    assert "are free on all GPUs" in forecast_module.too_large_text(
+        cast(Any, SimpleNamespace(name="a model")), split, 0
+    )
 
 
 @pytest.mark.parametrize(("width", "is_refused"), [(8, False), (4096, True)])
@@ -234,7 +259,7 @@ def test_a_shape_of_any_size_but_a_tiny_one_is_refused_where_it_does_not_fit(
     source = SimpleNamespace(folder=None, config=config, name="a shape")
     placement = Placement(torch.device("cpu"), torch.float32)
     with pytest.raises(InputError, match="not enough memory for a shape") if is_refused else nullcontext():
-        forecast_module.check_fits(cast(Any, source), placement)
+        forecast_module.check_fits(cast(Any, source), placement, 0)
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="a Mac has it")
