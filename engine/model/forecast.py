@@ -149,7 +149,7 @@ def smaller_placements(placement: Placement) -> list[tuple[str, Placement]]:
     found = [("a narrower dtype", narrower)] if placement.dtype.itemsize > narrower.dtype.itemsize else []
     if placement.weights != "stored":
         return found
-    coded = [name for name, row in WEIGHTS.items() if row.bits]
+    coded = [row.name for row in WEIGHTS.values() if row.bits]
     return [*((f"{name} weights", dataclasses.replace(placement, weights=name)) for name in coded), *found]
 
 
