@@ -29,12 +29,11 @@ from engine.spec.cache import (
     tuned,
     value_of,
 )
-from engine.spec.codec import BITS, GROUP, RESIDUAL, CodecSpec, recoded
+from engine.spec.codec import CODEC_PARAMETERS, CodecSpec, recoded
 from engine.spec.parameter import Parameter, ParameterValue
 from engine.wire.status import ModelInfo
 
 NumberField = QSpinBox | QDoubleSpinBox
-CODED = (BITS, GROUP, RESIDUAL)
 
 
 def number_field(parameter: Parameter, value: ParameterValue) -> NumberField:
@@ -63,9 +62,10 @@ class CodecFields(QObject):
         form.addRow("K and V are written as", self.choice)
         self.words = plain_label(role="muted", wraps=True)
         form.addRow("", self.words)
-        self.numbers = {parameter.name: number_field(parameter, sizes[parameter.name]) for parameter in CODED}
-        for parameter in CODED:
-            form.addRow(parameter.label, self.numbers[parameter.name])
+        self.numbers: dict[str, NumberField] = {}
+        for parameter in CODEC_PARAMETERS:
+            field = self.numbers[parameter.name] = number_field(parameter, sizes[parameter.name])
+            form.addRow(parameter.label, field)
         self._shown, self._shown_parts = self._typed(), (self.choice.keys, self.choice.values)
         on_change(self.changed, *self.numbers.values())
         on_change(self._on_choice, self.choice)
@@ -179,9 +179,9 @@ class CacheDialog(QuestionDialog):
         set_text_role(label, "muted")
         takes_codec = not spec.row.takes_no and not spec.codec.layers  # a codec chosen layer by layer is not offered
         for parameter in parameters_of(spec):
-            if not takes_codec or parameter not in CODED:
+            if not takes_codec or parameter not in CODEC_PARAMETERS:
                 self._add(parameter, value_of(spec, parameter.name))
-        sizes = {parameter.name: value_of(spec, parameter.name) for parameter in CODED}
+        sizes = {parameter.name: value_of(spec, parameter.name) for parameter in CODEC_PARAMETERS}
         self.codec = CodecFields(self.form, spec.codec, sizes, self) if takes_codec else None
         self._shown = {name: self._value(name) for name in self.fields if name != NUM_PAGES.name}
         if isinstance(self.pool, PoolSize):

@@ -53,7 +53,7 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec, cache_name
-from engine.spec.codec import BITS, DEFAULT_GROUP, GROUP, RESIDUAL, CodecSpec, Coding, fitting_group
+from engine.spec.codec import BITS, CODEC_PARAMETERS, DEFAULT_GROUP, GROUP, RESIDUAL, CodecSpec, Coding, fitting_group
 from engine.spec.parameter import Parameter
 from engine.wire.commands import SetCache
 from engine.wire.measurements import DamageMap, MapDamage
@@ -176,12 +176,13 @@ class CodecControls(QWidget):
         self._group, self._residual = _spin(GROUP), _spin(RESIDUAL)
         self._bits.choose(BITS.default)
         self._codec.choose(_FIRST)
-        for field in (self._bits, self._group, self._residual):
+        self._fields = (self._bits, self._group, self._residual)
+        for field in self._fields:
             policy = field.sizePolicy()
             policy.setRetainSizeWhenHidden(True)  # so that a codec with more fields pushes no other panel aside
             field.setSizePolicy(policy)
-        row(self._codec, self._bits, self._group, self._residual, None, spacing=4, on=self)
-        on_change(self._on_changed, self._codec, self._bits, self._group, self._residual)
+        row(self._codec, *self._fields, None, spacing=4, on=self)
+        on_change(self._on_changed, self._codec, *self._fields)
         self._show_fields()
 
     @property
@@ -223,7 +224,7 @@ class CodecControls(QWidget):
         self.changed.emit()
 
     def _show_fields(self) -> None:
-        for parameter, field in ((BITS, self._bits), (GROUP, self._group), (RESIDUAL, self._residual)):
+        for parameter, field in zip(CODEC_PARAMETERS, self._fields, strict=True):
             field.setVisible(parameter.name in self._codec.parameters)
 
 

@@ -45,15 +45,13 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec, fitted, mode_words, rule_spec, tuned
-from engine.spec.codec import BITS, GROUP, RESIDUAL, fitting_group
+from engine.spec.codec import BITS, CODEC_PARAMETERS, DEFAULT_GROUP, GROUP, GROUPS, RESIDUAL, fitting_group
 from engine.spec.parameter import Parameter
 from engine.spec.retention import BUDGET, RATIO, RECENT, RULES, SINKS, RetentionSpec, RuleRow
 from engine.wire.commands import SetCache
 from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"
-KIVI_BITS = (2, 4, 8)  # the slider's values
-GROUPS = (8, 16, 32, 64, 128)
 SHARE = 0.5  # fraction of the rows that is kept, until the user sets a size
 SIZES = ("budget", "sinks", "window")
 
@@ -71,7 +69,7 @@ class WhatIfKnobs(QWidget):
         self.codec = CodecChoice(22)
         self.knobs = {
             parameter.name: Knob(parameter.name, parameter.tip, 2 if parameter.kind == "share" else 0)
-            for parameter in (BUDGET, RATIO, SINKS, RECENT, BITS, GROUP, RESIDUAL)
+            for parameter in (BUDGET, RATIO, SINKS, RECENT, *CODEC_PARAMETERS)
         }
         column(self.rule, 1, self.codec, 2, *self.knobs.values(), None, spacing=2, on=self)
         for name in ("budget", "ratio"):
@@ -81,12 +79,12 @@ class WhatIfKnobs(QWidget):
         self.rule.choose("streamingllm")
         on_change(self._on_rule, self.rule)
         on_change(self._on_codec, self.codec)
-        self.knobs["bits"].set_stops(KIVI_BITS, 1, BITS.most)
+        self.knobs["bits"].set_stops((2, 4, 8), 1, BITS.most)
         self.knobs["bits"].set_value(4)
         self.knobs["group"].set_stops(GROUPS, 1, GROUP.most)
-        self.knobs["group"].set_value(32)
+        self.knobs["group"].set_value(DEFAULT_GROUP)
         self._size()
-        self.knobs["residual"].set_value(32)
+        self.knobs["residual"].set_value(DEFAULT_GROUP)
         self._show_rows()
 
     def _rules(self) -> SmallBox:

@@ -51,6 +51,8 @@ RESIDUAL = Parameter(
     most=1 << 16,
     also="residual length, recent tokens exact",
 )
+CODEC_PARAMETERS = (BITS, GROUP, RESIDUAL)  # all that codecs have
+GROUPS = (8, 16, 32, 64, 128)  # usual sizes
 
 
 class CodecRow(Struct, frozen=True):
@@ -161,7 +163,7 @@ CODECS: Mapping[str, CodecRow] = {
             None,
             4,  # a float16 scale and a float16 offset
             "group",
-            (BITS, GROUP, RESIDUAL),
+            CODEC_PARAMETERS,
             _DIVIDES,
         ),
     )
@@ -461,7 +463,7 @@ def coding_of(name: str, bits: int, group: int, residual: int) -> Coding:
 def fitting_group(geometry: CacheGeometry) -> int:
     """The largest of the usual group sizes, up to the default, that divides the head_dim of K and V in every layer."""
     dims = {dim for layer in geometry.attention_layers for dim in (layer.key_dim, layer.value_dim)}
-    return next((g for g in (128, 64, 32, 16, 8) if g <= DEFAULT_GROUP and all(dim % g == 0 for dim in dims)), 8)
+    return max((g for g in GROUPS if g <= DEFAULT_GROUP and all(dim % g == 0 for dim in dims)), default=GROUPS[0])
 
 
 def recoded(spec: CodecSpec, bits: int | None, group: int | None, residual: int | None) -> CodecSpec:
