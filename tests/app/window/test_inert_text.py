@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -120,6 +121,7 @@ def texts_of(widget: QWidget) -> Iterator[tuple[str, str, bool]]:
             yield kind, str(text() if callable(text) else text), False
 
 
+@cache
 def as_seen(text: str, is_rich: bool) -> str:
     """The text as Qt shows it."""
     if not is_rich or not QtGuiQt.mightBeRichText(text):
@@ -129,6 +131,7 @@ def as_seen(text: str, is_rich: bool) -> str:
     return document.toPlainText()
 
 
+@cache
 def steering(text: str) -> set[str]:
     return {f"U+{ord(char):04X}" for char in text if unicodedata.category(char) in STEERING and char not in "\n\t"}
 
