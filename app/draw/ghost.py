@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from app.draw.colormap import Floats
+from app.draw.axis import Flags
+from app.draw.colormap import Floats, Pixels
 from engine.wire.pictures import WallPicture
 from engine.wire.records import Ints
-
-Pixels = npt.NDArray[np.uint32]
-Flags = npt.NDArray[np.bool_]
 
 
 class Hatch(Struct, frozen=True):

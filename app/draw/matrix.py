@@ -10,10 +10,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from app.draw.axis import Flags
 from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.edited import runs, touches
 from app.draw.format import brief, exact
-from app.draw.ghost import Flags, Ghosts, extremes, ghosts, outside_held
+from app.draw.ghost import Ghosts, extremes, ghosts, outside_held
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, WallPicture

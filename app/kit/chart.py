@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainter
 
-from app.draw.axis import Tick
+from app.draw.axis import Floats, Tick
 from app.kit.theme import Theme
-
-Floats = npt.NDArray[np.float64]
 
 
 class Curve(Struct, frozen=True, eq=False):

@@ -14,9 +14,9 @@ from PySide6.QtGui import QFontMetricsF, QPainter
 from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 
 from app.draw import axis
-from app.draw.axis import DEPARTS, LOSSY, UNJUDGED, WITHIN, LinearTicks, StepPoints
+from app.draw.axis import DEPARTS, LOSSY, UNJUDGED, WITHIN, Floats, LinearTicks, StepPoints
 from app.draw.format import thousands
-from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, Floats, PlotFrame, SelectedLine
+from app.kit.chart import Band, Chart, ChartMark, Curve, Dots, PlotFrame, SelectedLine
 from app.kit.files import save_drawing, save_picture
 from app.kit.theme import current_theme, font_text
 from app.kit.widgets import ElidedLabel, column, connect_all, row, set_text_role

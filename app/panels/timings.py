@@ -12,7 +12,8 @@ from msgspec import Struct
 from PySide6.QtCore import QRectF
 from PySide6.QtGui import QImage, QPainter, QPen
 
-from app.draw.axis import LinearTicks, StepAxis, StepSeries
+from app.draw.axis import Flags, Floats, LinearTicks, StepAxis, StepSeries
+from app.draw.colormap import Pixels
 from app.draw.format import byte_size, milliseconds, percent, thousands, tick_time
 from app.kit.bars import ColorKey, names_of
 from app.kit.chart import Chart, Painted, PlotFrame
@@ -25,10 +26,6 @@ from app.kit.widgets import column
 from app.models import Models
 from engine.spec.model import runner_words
 from engine.wire.records import StepRecord, Timings
-
-Pixels = npt.NDArray[np.uint32]
-Millis = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 # From the bottom of a bar up. What was timed inside a forward is separate from its rest; the gap before a step is not
 # part of it, and is drawn on top.
@@ -60,7 +57,7 @@ def step_row(record: StepRecord) -> tuple[float, ...]:
 
 
 def paint(
-    millis: Millis,
+    millis: Floats,
     is_prefill: Flags,
     x_range: tuple[float, float],
     full_ms: float,
@@ -88,7 +85,7 @@ def paint(
     return Bars(pixels, steps, max(1, math.ceil(per_column - 1e-9)), tuple(int(index) for index in clipped))
 
 
-def full_scale(total: Millis, is_prefill: Flags) -> float:
+def full_scale(total: Floats, is_prefill: Flags) -> float:
     """The height of the plot in milliseconds: a little more than the slow decode steps take. Prefills, and the slowest
     of many steps, are not considered, so that they do not flatten the others."""
     decode = total[~is_prefill] if not is_prefill.all() else total
@@ -116,14 +113,14 @@ def label_places(bars: Sequence[tuple[float, float]], widths: Sequence[float], h
     return places
 
 
-def looking_share(millis: Millis, is_prefill: Flags) -> float | None:
+def looking_share(millis: Floats, is_prefill: Flags) -> float | None:
     """The fraction of the recent decode steps' time that was spent on looking; None without any."""
     decode = millis[~is_prefill][-RECENT_STEPS:, : PHASES.index("gap")]
     total = float(decode.sum())
     return float(decode[:, PHASES.index("looking")].sum()) / total if total > 0 else None
 
 
-def _step_of_columns(total: Millis, x_range: tuple[float, float], width: int) -> npt.NDArray[np.intp]:
+def _step_of_columns(total: Floats, x_range: tuple[float, float], width: int) -> npt.NDArray[np.intp]:
     """`[width]`: the index of the step shown by each column, -1 for none; of several the slowest."""
     low, high = x_range
     per_column = (high - low) / width
@@ -175,7 +172,7 @@ _LEAST_STEPS = 32  # least number of steps on the axis, so that the first few ar
 class TimeBars:
     """Paints the bars of a range of steps; the image is cached until the range or size changes."""
 
-    def __init__(self, millis: Millis, is_prefill: Flags, first: int, selected: int | None) -> None:
+    def __init__(self, millis: Floats, is_prefill: Flags, first: int, selected: int | None) -> None:
         """`first` is the place of the first row; `selected` the index of a row."""
         self._millis, self._is_prefill = millis, is_prefill
         self._first, self._selected = first, selected
@@ -239,7 +236,7 @@ class TimeBars:
         self._text.left(painter, x, top + 6.5, text)
 
 
-def timing_chart(millis: Millis, is_prefill: Flags, axis: StepAxis, selected: int | None) -> Chart:
+def timing_chart(millis: Floats, is_prefill: Flags, axis: StepAxis, selected: int | None) -> Chart:
     """The chart with one bar per step: `millis` `[N, 7]`; `axis` has the steps of the rows, `selected` is an index."""
     first = axis.first
     bars = TimeBars(millis, is_prefill, first, selected)

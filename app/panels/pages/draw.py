@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from app.draw.colormap import blend, rgb
+from app.draw.colormap import Pixels, blend, rgb
 from engine.wire.pages import PAGE_DTYPE, PageCell, PageMap
 
 Mode = Literal["state", "owner", "age", "refs"]
-Pixels = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint8]
 
 CLEAR, FREE, NULL, CACHED, KEPT, FIRST = range(6)  # colour indices; those from FIRST on belong to the mode

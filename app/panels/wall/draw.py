@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.colormap import ColorScale, Floats, larger, packed
+from app.draw.axis import Flags
+from app.draw.colormap import ColorScale, Floats, Pixels, larger, packed
 from app.draw.format import brief, decimal, times
-from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, outside_held, shares
+from app.draw.ghost import Hatch, foot, lines, outside_held, shares
 from app.draw.grid import cell_at, cell_span, first_cells, resample, source_cells
 from engine.spec.lenses import LENSES
 from engine.wire.pictures import WallPicture

@@ -26,10 +26,9 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 
-from app.draw.colormap import ColorScale, larger, packed
+from app.draw.colormap import ColorScale, Pixels, larger, packed
 from app.draw.edited import EditedRows, touches
 from app.draw.format import brief, brief_times, times
-from app.draw.ghost import Pixels
 from app.draw.grid import source_cells, whole_steps
 from app.kit.heatmap import edits_shown, words_at
 from app.kit.map_view import LensMenu
