@@ -52,7 +52,7 @@ def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
 
 def test_who_rests_shares_one_mark() -> None:
     kept = story(50, 10).path
-    states = [states for step in range(50) if (states := kept.at(step))]
+    states = [states for step in range(50) if (states := kept.states(step))]
     assert len({id(state[1]) for state in states}) == 1
     assert [state[0].num_tokens for state in states] == list(range(4, 54))
     assert [len(state[0].forced) for state in states[:10]] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
@@ -62,8 +62,8 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_STEPS", 16)
     kept = story(40, 1).path
     assert 16 <= len(kept) < 18
-    assert kept.at(kept.steps[0] - 1) is None
-    first, last = kept.at(kept.steps[0]), kept.at(39)
+    assert kept.states(kept.steps[0] - 1) is None
+    first, last = kept.states(kept.steps[0]), kept.states(39)
     assert first is not None
     assert last is not None
     assert (kept.newest, first[0].num_tokens, last[0].num_tokens) == (39, kept.steps[0] + 4, 43)
