@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from engine import errors
 from engine.analysis import what_if
 from engine.loop.measuring import GIVEN_UP
-from engine.session.rerun import Reruns
+from engine.session.rerun import Outcome, Reruns
 from engine.spec.cache import cache_named, cache_preset
 from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakePicture
 from engine.wire.events import Cancelled, Done, Failed, StateChanged
@@ -17,18 +18,27 @@ from engine.wire.measurements import WhatIf, WhatIfAnswer
 from engine.wire.message import Command
 from engine.wire.pictures import WallRequest
 from engine.wire.records import StepRecord
-from tests.engine.loop.driver import Driver, prompt
+from tests.engine.loop.driver import PATIENCE_S, Driver, prompt
 
 INT8 = cache_named("int8")
 
 
 def tried(driver: Driver, then: Command) -> list[WhatIfAnswer]:
-    """All answers to a what-if behind which another command waits."""
+    """All answers to a what-if behind which another command waits, whenever this thread gets to send it."""
     driver.send(prompt(12), Step(4))
     driver.wait_for(StepRecord, 4)
     driver.rest()
-    driver.send(WhatIf(0, INT8, id=7), then)
-    driver.wait_for(WhatIfAnswer)
+    are_sent, estimated = threading.Event(), what_if.estimated
+
+    def estimate(trial: what_if.Trial, request: WhatIf) -> Outcome:
+        are_sent.wait(PATIENCE_S)
+        return estimated(trial, request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(what_if, "estimated", estimate)
+        driver.send(WhatIf(0, INT8, id=7), then)
+        are_sent.set()
+        driver.wait_for(WhatIfAnswer)
     driver.rest()
     driver.wait(lambda: not driver.engine.activity.what)  # nor is there anything to be tried
     driver.events += driver.loop.drain()
