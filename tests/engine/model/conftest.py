@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.engine.model.folders import write_tokenizer
 from tests.engine.tiny import config_dict
 
+INSTALLED = str(Path(torch.__file__).parents[1])  # an environment may take packages from another one
 WATCHED: list[str] = []
 ON = [False]
 
@@ -46,7 +47,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         WATCHED.append(f"{event} {str(arguments)[:200]}")
     if event == "exec":
         name = str(getattr(arguments[0], "co_filename", ""))
-        if not name.startswith(("<frozen", sys.prefix, sys.base_prefix, "<string>", "<attrs", "<dynamic")):
+        if not name.startswith(("<frozen", sys.prefix, sys.base_prefix, INSTALLED, "<string>", "<attrs", "<dynamic")):
             WATCHED.append(f"exec {name}")
     if event == "import" and "evil" in str(arguments[0]):
         WATCHED.append(f"import {arguments[0]}")
