@@ -158,5 +158,6 @@ def test_pins_and_drops_are_not_offered_where_no_rule_drops(driver: Driver) -> N
     menu = press_right(widget, place)
     words = {action.text(): (action.isEnabled(), action.toolTip()) for action in menu.actions()}
     menu.close()
+    driver.choose(cache_preset("h2o").spec)
     assert not words["Pin"][0]
     assert "rule" in words["Pin"][1], words["Pin"][1]

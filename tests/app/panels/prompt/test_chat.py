@@ -81,6 +81,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
     driver.wait_until_idle(lambda: models.status.now.model is not None and bool(models.status.now.model.templates))
     prompt.choose("chat")
+    prompt.chat.new_line.click()
     assert prompt.chat.isVisible()
     assert not prompt.edit.isVisible()
     assert "type what the user says first" in driver.window.actions_.reason("prompt.send")
