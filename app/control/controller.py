@@ -61,7 +61,7 @@ class Controller(QObject):
         is_run = self._models.status.now.running and all(isinstance(event, OF_STEPS) for event in events)
         with self._models.refreshes.frame(is_spread=pictures_first and is_run):
             if has_news:
-                self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
+                self.saving.take(events, is_repeating=self.requests.replaying.is_going_on)
                 may_wait = pictures_first and self.waiting.is_for_pictures
                 self._is_held = self.events.take(events, may_wait=may_wait)
                 if self._is_held:
@@ -95,7 +95,7 @@ class Controller(QObject):
         """Have an engine that was restarted with the same model repeat the recorded steps; `after_load`: once the
         present engine has loaded it again."""
         self.events.forget_engine()
-        self.requests.restore.begin(after_load=after_load)
+        self.requests.replaying.begin(after_load=after_load)
         self.waiting.wake()
 
     def _ask_for_pictures(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from app.control.requests import MeasurementControl, Requests, Restore
+from app.control.requests import MeasurementControl, Replaying, Requests
 from app.control.sender import PersonWaiting, Sender
 from app.draw.format import byte_size, decimal, divergence_words, milliseconds
 from app.kit.asking import ignore
@@ -28,101 +28,6 @@ from engine.wire.message import Answer
 from engine.wire.pictures import Picture, PictureUpdate
 from engine.wire.records import CacheBytes, EditMade, StepRecord
 from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
-
-GAVE_UP = " · the step between its phases was given up"
-AT_ONCE_S = 2.0  # a message within this time of a given-up step is taken for what gave it up
-
-
-class StatusWriter:
-    """Holds the newest status until `write()` writes it into the models: it may wait for the picture of the same
-    step."""
-
-    def __init__(self, models: Models, measuring: MeasurementControl, restore: Restore) -> None:
-        self._models = models
-        self._restore = restore
-        self._measuring = measuring
-        self._unwritten: EngineStatus | None = None
-        self.has_news = False  # a status was written since texts were last announced
-        self._news, self._news_at = "", -AT_ONCE_S  # the latest message in the status line, and its time
-        self._given_up_at = -AT_ONCE_S  # when a step suspended between its phases was last given up
-        self._known: object = None  # identity of the model that was loaded last
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the models have been given everything that arrived."""
-        return self._unwritten is None
-
-    @property
-    def can_wait(self) -> bool:
-        """Whether the held status differs in nothing but steps: same model, cache and sequences, and no other work."""
-        old, new = self._models.status.now, self._unwritten
-        if new is None or not self._models.status.is_known:
-            return self._models.status.is_known
-        same_sequences = [s.seq_id for s in new.sequences] == [s.seq_id for s in old.sequences]
-        return same_sequences and new.work is None and (new.model, new.cache) == (old.model, old.cache)
-
-    def keep_newest(self, event: StateChanged) -> None:
-        """Hold a newer status in place of the one before."""
-        self._unwritten = event.status
-
-    def write(self) -> None:
-        """Write the held status into the models, if there is one."""
-        status, self._unwritten = self._unwritten, None
-        if status is None:
-            return
-        self.has_news = True
-        old = self._models.status.now
-        if self._restore.is_going_on:  # the engine is still replaying: keep showing the old state
-            status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)
-        if status.model is not None and _identity(status.model) != self._known:
-            self._begin_model(status)
-        if status.model != old.model:  # compared by value: each message brings a new object
-            self._models.pages.forget_model()
-        ids = [sequence.seq_id for sequence in status.sequences]
-        if ids and self._models.selection.now.seq_id not in ids and not self._models.timeline.is_elsewhere:
-            self._models.selection.update(seq_id=ids[-1])
-        self._models.status.set(status)
-        if self._models.phases.follow(status.suspended, status.step):
-            self._report_given_up()
-        self._report_end(old)
-
-    def with_given_up(self, news: str) -> str:
-        """The message for a command that was carried out, with a note if it gave up a suspended step."""
-        self._news, self._news_at = news, time.monotonic()
-        return f"{news}{GAVE_UP}" if self._news_at - self._given_up_at <= AT_ONCE_S else news
-
-    def _report_given_up(self) -> None:
-        """Say that a suspended step was given up: alone, or appended to the message about what replaced it. The engine
-        may report the two in either order."""
-        now = time.monotonic()
-        if now - self._news_at <= AT_ONCE_S:
-            self._models.status.notify(f"{self._news}{GAVE_UP}")
-        else:
-            self._given_up_at = now
-            self._models.status.notify("The step was given up between its phases: nothing has changed")
-
-    def _begin_model(self, status: EngineStatus) -> None:
-        """Reset selection, view and measurements for another model."""
-        assert status.model is not None
-        self._known = _identity(status.model)
-        self._models.viewport.forget_places()
-        self._models.viewport.show_all()
-        layers = status.model.geometry.attention_layers
-        self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
-        self._measuring.forget()
-
-    def _report_end(self, old: EngineStatus) -> None:
-        """Say once why the selected sequence has ended."""
-        info = selected_info(self._models)
-        was = {sequence.seq_id: sequence.stop for sequence in old.sequences}
-        if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
-            self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
-
-
-def _identity(model: ModelInfo) -> object:
-    """What identifies a model: a file from elsewhere may have no fingerprint, so the number of layers counts too."""
-    return model.fingerprint, len(model.geometry.layers)
-
 
 PICTURES = get_args(Picture | PictureUpdate)
 # Events of these types are collected and applied together; an event of any other type first applies those before it.
@@ -145,7 +50,7 @@ class EventHandlers(QObject):
         self._sender = sender
         self._requests = requests
         self._waiting = waiting
-        self.status = StatusWriter(models, requests.measurements, requests.restore)
+        self.status = StatusWriter(models, requests.measurements, requests.replaying)
         self._page_maps = PageMaps()
         self._records: list[StepRecord] = []
         self._pictures: list[Picture | PictureUpdate] = []
@@ -242,12 +147,12 @@ class EventHandlers(QObject):
     # ---- another history -----------------------------------------------------------------------------------------
 
     def _on_restarted(self, event: events.Restarted) -> None:
-        self._requests.restore.restarted(event)
+        self._requests.replaying.restarted(event)
         self._requests.settings.repeat()
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.restart()
-        if self._requests.restore.is_going_on:
+        if self._requests.replaying.is_going_on:
             return  # what is on the screen stays
         self._models.bookmarks.set_all(())
         self._models.timeline.clear()
@@ -324,7 +229,7 @@ class EventHandlers(QObject):
             self._models.timeline.replace(redone)
 
     def _on_redone(self, event: events.Redone) -> None:
-        self._requests.restore.take(event)
+        self._requests.replaying.take(event)
         self.status.write()
         self._requests.pictures.reset()
         latest = self._models.timeline.live_path.latest
@@ -392,3 +297,100 @@ def _added_words(event: events.NodeAdded) -> str:
     moved = [] if event.kl is None else [f"the next token moved by {divergence_words(event.kl)}"]
     words = " · ".join((*moved, *edits, event.how))
     return words[:1].upper() + words[1:]
+
+
+# ---- the status, which may wait for a picture ------------------------------------------------------------------------
+
+GAVE_UP = " · the step between its phases was given up"
+AT_ONCE_S = 2.0  # a message within this time of a given-up step is taken for what gave it up
+
+
+class StatusWriter:
+    """Holds the newest status until `write()` writes it into the models: it may wait for the picture of the same
+    step."""
+
+    def __init__(self, models: Models, measuring: MeasurementControl, replaying: Replaying) -> None:
+        self._models = models
+        self._replaying = replaying
+        self._measuring = measuring
+        self._unwritten: EngineStatus | None = None
+        self.has_news = False  # a status was written since texts were last announced
+        self._news, self._news_at = "", -AT_ONCE_S  # the latest message in the status line, and its time
+        self._given_up_at = -AT_ONCE_S  # when a step suspended between its phases was last given up
+        self._known: object = None  # identity of the model that was loaded last
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the models have been given everything that arrived."""
+        return self._unwritten is None
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether the held status differs in nothing but steps: same model, cache and sequences, and no other work."""
+        old, new = self._models.status.now, self._unwritten
+        if new is None or not self._models.status.is_known:
+            return self._models.status.is_known
+        same_sequences = [s.seq_id for s in new.sequences] == [s.seq_id for s in old.sequences]
+        return same_sequences and new.work is None and (new.model, new.cache) == (old.model, old.cache)
+
+    def keep_newest(self, event: StateChanged) -> None:
+        """Hold a newer status in place of the one before."""
+        self._unwritten = event.status
+
+    def write(self) -> None:
+        """Write the held status into the models, if there is one."""
+        status, self._unwritten = self._unwritten, None
+        if status is None:
+            return
+        self.has_news = True
+        old = self._models.status.now
+        if self._replaying.is_going_on:  # the engine is still replaying: keep showing the old state
+            status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)
+        if status.model is not None and _identity(status.model) != self._known:
+            self._begin_model(status)
+        if status.model != old.model:  # compared by value: each message brings a new object
+            self._models.pages.forget_model()
+        ids = [sequence.seq_id for sequence in status.sequences]
+        if ids and self._models.selection.now.seq_id not in ids and not self._models.timeline.is_elsewhere:
+            self._models.selection.update(seq_id=ids[-1])
+        self._models.status.set(status)
+        if self._models.phases.follow(status.suspended, status.step):
+            self._report_given_up()
+        self._report_end(old)
+
+    def with_given_up(self, news: str) -> str:
+        """The message for a command that was carried out, with a note if it gave up a suspended step."""
+        self._news, self._news_at = news, time.monotonic()
+        return f"{news}{GAVE_UP}" if self._news_at - self._given_up_at <= AT_ONCE_S else news
+
+    def _report_given_up(self) -> None:
+        """Say that a suspended step was given up: alone, or appended to the message about what replaced it. The engine
+        may report the two in either order."""
+        now = time.monotonic()
+        if now - self._news_at <= AT_ONCE_S:
+            self._models.status.notify(f"{self._news}{GAVE_UP}")
+        else:
+            self._given_up_at = now
+            self._models.status.notify("The step was given up between its phases: nothing has changed")
+
+    def _begin_model(self, status: EngineStatus) -> None:
+        """Reset selection, view and measurements for another model."""
+        assert status.model is not None
+        self._known = _identity(status.model)
+        self._models.viewport.forget_places()
+        self._models.viewport.show_all()
+        layers = status.model.geometry.attention_layers
+        self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
+        self._measuring.forget()
+
+    def _report_end(self, old: EngineStatus) -> None:
+        """Say once why the selected sequence has ended."""
+        info = selected_info(self._models)
+        was = {sequence.seq_id: sequence.stop for sequence in old.sequences}
+        if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
+            self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
+
+
+def _identity(model: ModelInfo) -> object:
+    """What identifies a model: a file from elsewhere may have no fingerprint, so the number of layers counts too."""
+    return model.fingerprint, len(model.geometry.layers)

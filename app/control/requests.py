@@ -43,6 +43,25 @@ from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
 
 
+class Requests:
+    """The parts. `replaying` replays the history in a restarted engine."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self.pictures = PictureRequests(models, sender)
+        self.measurements = MeasurementControl(models, sender)
+        self.sequences = NewSequences(models, sender)
+        self.replaying = Replaying(models, sender)
+        self.comparing = Comparing(models, sender)
+        self.exports = Exporting(models, sender)
+        self.settings = EngineSettings(models, sender)
+        self.breakpoints = BreakpointSettings(models, sender, self.settings)
+
+    @property
+    def are_all_answered(self) -> bool:
+        """Whether no sequence, branch or picture is still to come."""
+        return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
+
+
 class Comparing:
     """The only writer of `Models.comparison`. The pictures of both runs and of their difference are requested together
     for one step; the next three are requested when these have arrived."""
@@ -175,7 +194,7 @@ def _cells_of(picture: Picture) -> tuple[int, int]:
     return getattr(picture.request, "max_columns", 0), getattr(picture.request, "max_rows", 0)
 
 
-class Restore:
+class Replaying:
     """Sends the recorded history to a restarted engine, and keeps the command until it is answered, so that it can be
     sent again if that engine dies too."""
 
@@ -449,22 +468,3 @@ class MeasurementControl:
         """Another model was loaded: drop all results."""
         for each in self._by_command.values():
             each.forget()
-
-
-class Requests:
-    """The parts. `restore` replays the history in a restarted engine."""
-
-    def __init__(self, models: Models, sender: Sender) -> None:
-        self.pictures = PictureRequests(models, sender)
-        self.measurements = MeasurementControl(models, sender)
-        self.sequences = NewSequences(models, sender)
-        self.restore = Restore(models, sender)
-        self.comparing = Comparing(models, sender)
-        self.exports = Exporting(models, sender)
-        self.settings = EngineSettings(models, sender)
-        self.breakpoints = BreakpointSettings(models, sender, self.settings)
-
-    @property
-    def are_all_answered(self) -> bool:
-        """Whether no sequence, branch or picture is still to come."""
-        return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete

@@ -172,7 +172,7 @@ class LiveProgram:
 
     @property
     def is_idle(self) -> bool:
-        return self.controller.is_idle and not self.shell.controller.requests.restore.is_going_on
+        return self.controller.is_idle and not self.shell.controller.requests.replaying.is_going_on
 
     def settle(self, cache: CacheSpec) -> None:
         """Bring the window into one and the same state, whatever was done: the same layout and cache, no stops, notes

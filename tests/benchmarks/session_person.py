@@ -116,7 +116,7 @@ class Person(QObject):
             self._begin()
         elif self._models.status.loss:
             self._shell.engine_wanted.emit("")
-        elif not self._shell.controller.requests.restore.is_going_on:
+        elif not self._shell.controller.requests.replaying.is_going_on:
             self._act()
 
     def _begin(self) -> None:
@@ -149,7 +149,7 @@ class Person(QObject):
         return (
             f"work {status.work}, opened {status.opened is not None}, running {status.running}, "
             f"{len(self._models.history)} moments, offered {self._models.recovery.offered is not None}, "
-            f"taking up {self._is_taking_up}, restoring {self._shell.controller.requests.restore.is_going_on}, "
+            f"taking up {self._is_taking_up}, restoring {self._shell.controller.requests.replaying.is_going_on}, "
             f"lost {self._models.status.loss}, failure {self._models.status.failure!r}"
         )
 

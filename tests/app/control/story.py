@@ -156,7 +156,7 @@ class Story:
         yield f"phases: {None if phases is None else (phases.step, phases.place, len(phases.passed))}"
         yield f"pages know {models.pages.text(100)!r}"
         yield f"settled {self.controller.is_idle}, replaced {requests.sequences.is_replacing_all}"
-        yield f"waits: step {self.controller.waiting.is_for_step}, replay {requests.restore.is_going_on}"
+        yield f"waits: step {self.controller.waiting.is_for_step}, replay {requests.replaying.is_going_on}"
 
 
 def _stored(models: Models) -> int | None:

@@ -73,7 +73,7 @@ def test_steps_are_done_once_more_after_the_model_is_loaded_again_and_not_in_pla
     turn(running)
     assert not plans(engine), "the window no longer has these steps"
     assert len(running.models.timeline) == 0
-    assert not running.controller.requests.restore.is_going_on
+    assert not running.controller.requests.replaying.is_going_on
 
 
 def test_one_that_dies_while_it_runs_does_not_run_on(running: Shell, engine: FakeEngine) -> None:
@@ -205,7 +205,7 @@ def test_a_persons_prompt_on_the_way_is_wanted_instead(running: Shell, engine: F
     engine.emit(Restarted(reply_to=99))
     turn(running)
     assert not len(running.models.timeline)
-    assert not running.controller.requests.restore.is_going_on
+    assert not running.controller.requests.replaying.is_going_on
 
 
 def test_the_pages_of_a_step_done_once_more_are_those_of_the_new_pool(running: Shell, engine: FakeEngine) -> None:

@@ -79,7 +79,7 @@ class Desk:
         self.models.status.set_engine("process")
         self.models.status.fail("")
         self.shell.controller.replay()
-        self.until(lambda: not self.shell.controller.requests.restore.is_going_on)
+        self.until(lambda: not self.shell.controller.requests.replaying.is_going_on)
         self.until(lambda: self.shell.controller.is_idle)
 
     def seen_at(self, step: int | None) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from app.control.controller import Controller
 from app.control.events import StatusWriter
-from app.control.requests import MeasurementControl, Restore
+from app.control.requests import MeasurementControl, Replaying
 from app.control.sender import Sender
 from app.models import Models
 from engine.spec.cache import CacheSpec
@@ -92,7 +92,7 @@ def test_it_is_said_once_that_the_selected_sequence_goes_on_no_more(
 
 def test_a_status_with_other_work_waits_for_no_picture(models: Models, engine: FakeEngine) -> None:
     sender = Sender(engine.send)
-    writer = StatusWriter(models, MeasurementControl(models, sender), Restore(models, sender))
+    writer = StatusWriter(models, MeasurementControl(models, sender), Replaying(models, sender))
     now = samples.status(1, num_tokens=8)
     assert not writer.can_wait, "there is none yet"
     writer.keep_newest(StateChanged(now))
