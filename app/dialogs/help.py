@@ -205,10 +205,6 @@ class Page(Struct, frozen=True):
         """The headings below the title, in their order."""
         return tuple(heading for marks, heading in _HEADING.findall(self.text) if len(marks) > 1)
 
-    def section(self, slug: str) -> str:
-        """The heading whose slug this is; empty if there is none."""
-        return next((heading for heading in self.sections if slug_of(heading) == slug_of(slug)), "")
-
 
 class Hit(Struct, frozen=True):
     """A page, or one of its sections, that a search found."""

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QApplication
 from app.kit.theme import (
     DARK,
     LIGHT,
-    RESOURCES,
     TextRole,
     Theme,
     apply_theme,
@@ -22,6 +21,7 @@ from app.kit.theme import (
     style_sheet,
 )
 from app.panels.tokens import surprisal_color
+from engine.spec.model import RESOURCES
 
 
 def luminance(color: str) -> float:
