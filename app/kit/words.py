@@ -229,7 +229,7 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *,
         return "This cache mode shares no prefixes: choose Paged to reuse them."
     match why:
         case None:
-            return "Not admitted yet: it waits for room in the pool." if info.state == "waiting" else ""
+            return "Not admitted yet: it waits for room in the pool." if info.phase == "waiting" else ""
         case Forked(parent):
             pages = _pages_shared(info.num_shared_pages, info.num_pages)
             if parent < 0:  # a kept step, whose sequences have no numbers of their own

@@ -169,7 +169,7 @@ def can_go_on(models: Models) -> bool:
 
 def _goes_on(info: SequenceInfo) -> bool:
     """Whether a step can compute it: it has not ended, or only since it had as many tokens as were asked for."""
-    return info.state != "finished" or info.stop == "length"
+    return info.phase != "finished" or info.stop == "length"
 
 
 def selected_info(models: Models) -> SequenceInfo | None:
@@ -183,10 +183,10 @@ def reading(models: Models) -> str:
     status = models.status.now
     if not status.running:
         return ""
-    states = [info.state for info in status.sequences]
+    phases = [info.phase for info in status.sequences]
     # if others decode, a waiting sequence waits for room and nothing of it is read
-    wanted = "prefill" if "prefill" in states or "decode" in states else "waiting"
-    info = next((info for info in status.sequences if info.state == wanted), None)
+    wanted = "prefill" if "prefill" in phases or "decode" in phases else "waiting"
+    info = next((info for info in status.sequences if info.phase == wanted), None)
     if info is None:
         return ""
     total = _num_to_read(models, info)
@@ -220,20 +220,20 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
     if info.stop is not None:
         role = "warning" if info.stop == "non-finite logits" else "muted"
         return SequenceStatus("end of the turn" if _has_ended_turn(info) else info.stop, role, why_ended(info))
-    if info.state == "prefill":
+    if info.phase == "prefill":
         far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
         return SequenceStatus(f"read {far}", "muted", "the prompt is not read to its end: step to go on")
     if has_lost:
         why = "it gave its pages up to another sequence and is read again when there is room: step, or remove one"
         return SequenceStatus("waiting for pages", "warning", why)
     latest = models.timeline.latest
-    if info.state == "waiting" and latest is not None and info.seq_id in latest.waiting:
+    if info.phase == "waiting" and latest is not None and info.seq_id in latest.waiting:
         why = "the page pool has no room for it yet: it begins when there is, or remove a sequence"
         return SequenceStatus("waiting for pages", "warning", why)
-    if info.state != "waiting" and (hit := status.halted_by) is not None:
+    if info.phase != "waiting" and (hit := status.halted_by) is not None:
         words = f"halted · {shortened(hit.condition, LONGEST_CONDITION)}"
         return SequenceStatus(words, "good", f"{hit.condition} held: {hit.value}, sequence {hit.seq_id}")
-    return SequenceStatus("waiting" if info.state == "waiting" else "live", "good")
+    return SequenceStatus("waiting" if info.phase == "waiting" else "live", "good")
 
 
 def why_all_ended(models: Models) -> str:

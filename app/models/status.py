@@ -189,8 +189,8 @@ def _only_counts_differ(old: EngineStatus, new: EngineStatus) -> bool:
     if old is NOT_YET or len(old.sequences) != len(new.sequences):
         return False
     same = all(
-        (was.seq_id, was.stop, was.state, was.sampling, was.why_not_reused)
-        == (now.seq_id, now.stop, now.state, now.sampling, now.why_not_reused)
+        (was.seq_id, was.stop, was.phase, was.sampling, was.why_not_reused)
+        == (now.seq_id, now.stop, now.phase, now.sampling, now.why_not_reused)
         for was, now in zip(old.sequences, new.sequences, strict=True)
     )
     capture = replace(new.capture, costs_ms=old.capture.costs_ms)

@@ -48,7 +48,7 @@ def cells_of(row: SequenceRow, *, is_marked: bool) -> tuple[TableCell, ...]:
     """The cells of a row, in every column."""
     info = row.info
     counts = info.num_tokens, info.num_pages, info.num_shared_pages, info.hit_tokens, info.num_preemptions
-    state = "preempted" if info.state == "waiting" and info.num_preemptions else info.state
+    state = "preempted" if info.phase == "waiting" and info.num_preemptions else info.phase
     return (
         TableCell("", color=owner_color(current_theme(), info.seq_id)),
         TableCell(str(info.seq_id), "selected" if is_marked else "text", is_bold=is_marked),

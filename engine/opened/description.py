@@ -17,7 +17,7 @@ from engine.snapshot.format import LayerEntry, Manifest, part_shapes, table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import PARTS
-from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord
+from engine.wire.records import CacheBytes, LayerBytes, SequencePhase, SequenceStep, StepRecord
 from engine.wire.status import ModelInfo, OpenedFile, SequenceInfo
 
 MAX_WORDS = 2_000
@@ -80,10 +80,10 @@ def sequence_info(file: SnapshotFile) -> SequenceInfo:
     manifest = file.manifest
     entry, n = manifest.sequence, manifest.num_tokens
     num_pages = sum(file.entries[table_name(number)].shape[0] for number in range(len(manifest.tables)))
-    state = "prefill" if "waiting_ids" in file else "decode"
+    phase: SequencePhase = "prefill" if "waiting_ids" in file else "decode"
     return SequenceInfo(
         entry.seq_id,
-        state,  # type: ignore[arg-type]
+        phase,
         n,
         min(max(1, entry.num_prompt_tokens), n + len(file.waiting_ids)),
         entry.sampled,

@@ -72,7 +72,7 @@ class LiveSequence:
         sequence, pages = self.sequence, self.cache.page_counts()
         return SequenceInfo(
             seq_id=self.seq_id,
-            state=sequence.phase,
+            phase=sequence.phase,
             num_tokens=sequence.num_tokens,
             num_prompt_tokens=sequence.num_prompt_tokens,
             sampled=sequence.sampled,

@@ -186,7 +186,7 @@ class SequenceInfo(Nested, frozen=True):
     is how its tokens are chosen."""
 
     seq_id: int
-    state: SequencePhase
+    phase: SequencePhase
     num_tokens: int
     num_prompt_tokens: int
     sampled: int | None

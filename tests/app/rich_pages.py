@@ -36,7 +36,7 @@ class PagedRun:
         self._take(replace(last, page_maps=(_with_others(last.page_maps[0]), _behind_a_window(last.page_maps[0]))))
         self.models.bookmarks.put(Bookmark(OnPage(7, 0, 2), "a page"))
         infos = self.story.infos()
-        infos = (replace(infos[0], num_preemptions=2), replace(infos[1], state="finished", stop="length"), *infos[2:])
+        infos = (replace(infos[0], num_preemptions=2), replace(infos[1], phase="finished", stop="length"), *infos[2:])
         self.models.status.set(replace(samples.status(7, cache=SPEC), sequences=infos))
         self.models.selection.update(layer=1, kv_head=2, position=6)
         self.give_pictures()

@@ -43,7 +43,7 @@ def of_branches(story: Story) -> None:
     story.go(
         "the start",
         tell(events.WentTo(None, "nothing is left", 0.125)),
-        story.status(step=None, sequences=(info(0, 0, state="waiting"),)),
+        story.status(step=None, sequences=(info(0, 0, phase="waiting"),)),
     )
     story.go("what is left is ahead", lambda: models.selection.update(step=3, position=6))
     story.go("run to it", wish.on_run_here)

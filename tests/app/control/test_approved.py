@@ -130,7 +130,7 @@ def _begin(story: Story) -> None:
     story.go(
         "it is taken",
         story.answer(commands.SubmitPrompt, events.Restarted()),
-        story.status(sequences=(info(0, 0, state="waiting"),)),
+        story.status(sequences=(info(0, 0, phase="waiting"),)),
         story.answer(commands.SubmitPrompt, events.Submitted(0, *texts, note="a note")),
     )
     story.go("it is read", tell(step(0, 0, None)), story.status(sequences=(info(0, 4),), step=0))
@@ -211,7 +211,7 @@ def _look_back(story: Story) -> None:
     story.go("two are left", story.status(sequences=(info(0, 8), info(1, 6))))
     models.selection.update(seq_id=1)
     story.go("one is stopped", lambda: wish.send(commands.StopSequence(1)))
-    story.go("it has stopped", story.status(sequences=(info(0, 8), info(1, 6, state="finished", stop="stopped"))))
+    story.go("it has stopped", story.status(sequences=(info(0, 8), info(1, 6, phase="finished", stop="stopped"))))
     story.go("it is removed", lambda: wish.send(commands.RemoveSequence(1)))
     story.go("gone", story.status(sequences=(info(0, 8),)))
     story.go(
@@ -227,7 +227,7 @@ def _look_back(story: Story) -> None:
     )
     story.go("a step of it", tell(step(5, 3, 2)), story.status(step=5, sequences=(info(0, 7),)))
     story.go("from the live step", lambda: wish.send(commands.BeginBranch(0, None, text=" cat")))
-    story.go("full", story.status(sequences=(info(0, 7, state="finished", stop="context full"),)))
+    story.go("full", story.status(sequences=(info(0, 7, phase="finished", stop="context full"),)))
     story.go("nothing goes on", lambda: wish.send(commands.BeginBranch(0, None, (9,))))
     story.go("room again", story.status(sequences=(info(0, 7),)))
     story.go("late surprisals", tell(events.PromptSurprisal(0, 0, 1, (1.5, 2.5))))

@@ -41,14 +41,14 @@ LOADING = Work("Loading", 1, 3, can_cancel=False)
 WARM = SamplingParams(0.8, seed=7)
 CHAT = Chat((Turn("user", "Who?"),))
 CHANGED = events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))
-ENDED = (info(0, 6, state="finished", stop="end of text"), info(1, 6, state="finished", stop="end"))
+ENDED = (info(0, 6, phase="finished", stop="end of text"), info(1, 6, phase="finished", stop="end"))
 FEW, MANY = Rows(1, 3, (2,), (1,)), Rows(1, 90)
 
 
 def loaded(story: Story) -> None:
     """A model, and two sequences of four steps with a branch that was left after the second."""
     story.engine.is_silent = True
-    story.status(sequences=(info(0, 0, state="waiting"),))()
+    story.status(sequences=(info(0, 0, phase="waiting"),))()
     story.engine.outbox.extend(
         (
             events.Restarted(),

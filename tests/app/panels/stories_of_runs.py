@@ -247,12 +247,12 @@ def next_token(view: NextTokenView, models: Models, folder: Path) -> Steps:
         lambda: (status(sampling=SamplingParams(0.7, seed=2**63 - 1)), view.continuation.seed.click()),
     )
     yield "greedy", lambda: status(sampling=SamplingParams())
-    yield "full", lambda: status(state="finished", stop="length")
+    yield "full", lambda: status(phase="finished", stop="length")
     yield "full, an earlier step", lambda: models.selection.update(step=8)
     yield "typed while looking back", lambda: typed("a branch")
     yield (
         "of now",
-        lambda: (models.selection.update(step=None), status(state="decode", stop=None), view.resize(420, 360)),
+        lambda: (models.selection.update(step=None), status(phase="decode", stop=None), view.resize(420, 360)),
     )
     bias = BiasLogits(0, ((107, 2.5),), banned=(108,))
     biased = NodeAdded(Node(12, 10, (EditMade(bias),), SPEC), True, "written")

@@ -110,7 +110,7 @@ def test_cancel_ends_a_prefill_within_a_chunk_and_a_step_takes_it_up_again(slow:
     status = slow.rest()
     done = len(slow.of(StepRecord))
     assert not status.running
-    assert status.sequences[0].state == "prefill"
+    assert status.sequences[0].phase == "prefill"
     assert done < 20
     assert not slow.of(Failed)
     time.sleep(0.1)
@@ -155,7 +155,7 @@ def test_a_cancel_in_mid_chunk_leaves_the_session_where_it_was_before_the_chunk(
         status = slow.rest()
         assert [r.sequences[0].num_tokens for r in slow.of(StepRecord)] == [256]
         assert layers[0] == 8 + 3, "no layer more"
-        assert (status.step, status.sequences[0].num_tokens, status.sequences[0].state) == (0, 256, "prefill")
+        assert (status.step, status.sequences[0].num_tokens, status.sequences[0].phase) == (0, 256, "prefill")
         (count, held), (now, rows) = states[0], state(live.cache)
         assert count == now == 256
         assert all(

@@ -42,7 +42,7 @@ def facts(session: Session) -> dict[str, object]:
     return {
         "step": session.last_step,
         "sequences": {live.seq_id: (live.sequence, tuple(live.sequence.token_ids)) for live in session.live},
-        "state": [(i.state, i.stop) for i in session.sequences],
+        "state": [(i.phase, i.stop) for i in session.sequences],
         "path": len(session.history.path),
         "nodes": [entry.node.step for entry in session.history.tree],
         "changes": tuple(session.history.changes),

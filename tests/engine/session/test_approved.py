@@ -133,7 +133,7 @@ def seen(session: Session) -> Iterator[str]:
         now = session.sequence(info.seq_id)
         logits = "none" if (newest := session.logits(info.seq_id)) is None else told(newest.float().numpy())
         tokens = f"{now.num_tokens} of {len(now.token_ids)} tokens {digest(str(now.token_ids))}"
-        yield f"  {info.seq_id}: {info.state} {tokens}, next {now.sampled}, forced {len(now.forced)}, logits {logits}"
+        yield f"  {info.seq_id}: {info.phase} {tokens}, next {now.sampled}, forced {len(now.forced)}, logits {logits}"
     held = session.bytes()
     yield f"  {held.stored} of {held.reserved} bytes"
 

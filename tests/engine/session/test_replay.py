@@ -203,7 +203,7 @@ def test_what_was_done_since_the_newest_step_is_done_again(model: LoadedModel) -
     old.stop(1)
     new = redone(model, plan(old))
     assert_same(old, new)
-    assert [(info.state, info.num_tokens) for info in new.sequences] == [
+    assert [(info.phase, info.num_tokens) for info in new.sequences] == [
         ("prefill", 16), ("finished", 0), ("waiting", 0),
     ]  # fmt: skip
 

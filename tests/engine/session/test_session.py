@@ -94,7 +94,7 @@ def test_end_of_text_stops_and_a_forced_token_goes_past_it(monkeypatch: pytest.M
     assert record.sequences[0].sampled == end
     assert record.sequences[0].stop == "end of text"
     assert not session.has_work
-    assert session.sequences[0].state == "finished"
+    assert session.sequences[0].phase == "finished"
     with pytest.raises(InputError):
         session.step()
     session.force(seq_id, (9,))

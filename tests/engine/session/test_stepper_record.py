@@ -205,7 +205,7 @@ class Told:
             sequence, cache = session.sequence(info.seq_id), session.cache_of(info.seq_id)
             assert (info.num_tokens, info.num_prompt_tokens) == (sequence.num_tokens, sequence.num_prompt_tokens)
             assert (info.sampled, info.stop, info.sampling) == (sequence.sampled, sequence.stop, sequence.sampling)
-            assert (info.state, info.num_preemptions) == (sequence.phase, sequence.num_preemptions)
+            assert (info.phase, info.num_preemptions) == (sequence.phase, sequence.num_preemptions)
             tables = getattr(cache, "tables", ())
             pages = [[page for page in table.page_ids if page] for table in tables]
             everyone = [[page for other in group.tables for page in other.page_ids] for group in self.groups]

@@ -62,15 +62,15 @@ def test_rows_say_what_a_sequence_holds(view: SequencesView) -> None:
 
 def test_the_reason_of_an_end_and_a_preemption_are_said(desk: Desk, view: SequencesView) -> None:
     first, second = desk.story.infos()
-    ended = replace(first, state="finished", stop="cache full")
-    thrown_out = replace(second, state="waiting", num_tokens=0, num_preemptions=2)
+    ended = replace(first, phase="finished", stop="cache full")
+    thrown_out = replace(second, phase="waiting", num_tokens=0, num_preemptions=2)
     desk.models.status.set(replace(desk.models.status.now, sequences=(ended, thrown_out)))
     assert (text(view, 0, STATE), text(view, 1, STATE)) == ("cache full", "preempted")
 
 
 def test_only_what_has_not_ended_can_be_stopped(desk: Desk, view: SequencesView) -> None:
     first, second = desk.story.infos()
-    ended = replace(first, state="finished", stop="end of text")
+    ended = replace(first, phase="finished", stop="end of text")
     desk.models.status.set(replace(desk.models.status.now, sequences=(ended, second)))
     assert view.detail.text() == "1 of 2 unfinished"
     for seq_id, can_stop in ((0, False), (1, True), (0, False)):

@@ -66,7 +66,7 @@ class ManyEngine(FakeEngine):
         self.emit(replace(record, step=self.next_step, changes=self._changes))
         self.next_step, self._changes = self.next_step + 1, ()
         self._set(
-            tuple(replace(s, state="decode", num_tokens=samples.PROMPT) if s.seq_id == seq_id else s for s in known)
+            tuple(replace(s, phase="decode", num_tokens=samples.PROMPT) if s.seq_id == seq_id else s for s in known)
         )
 
     def _set(self, sequences: tuple[SequenceInfo, ...]) -> None:
