@@ -165,4 +165,4 @@ def _checksums(session: Session, command: Export) -> dict[str, str]:
         tensors = snapshot_of(session, Export(Path("unwritten"), command.seq_id, command.num_tokens)).tensors
     except InputError:
         return {}
-    return {name: checksum_of(tensors[name]) for name in filter(is_row_tensor, tensors)}
+    return {name: checksum_of(tensors[name], WRITTEN_KIND) for name in filter(is_row_tensor, tensors)}

@@ -35,6 +35,7 @@ from engine.snapshot.format import (
     PREVIEW_SIZE,
     WRITTEN_KIND,
     Checksum,
+    ChecksumKind,
     Damaged,
     LayerEntry,
     PyramidEntry,
@@ -192,9 +193,9 @@ def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces) -> str:
-    """The checksum of a tensor as this program writes it, in hexadecimal digits."""
-    total = checksum(WRITTEN_KIND)
+def checksum_of(tensor: torch.Tensor | InPieces, kind: ChecksumKind) -> str:
+    """The checksum of a tensor, as hexadecimal digits. Scripts beside sessions that were written call it, too."""
+    total = checksum(kind)
     for part in byte_chunks(tensor):
         total.update(part)
     return total.hexdigest()
