@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -179,7 +180,7 @@ def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check 
     for index in range(len(cache.layers)):
         if (rows := cache.rows(index)) is not None:
             held[index] = rows
-    return RowsOfStep(held, where)
+    return partial(rows_of_state, held, where)
 
 
 # ---- one edit on one sequence -------------------------------------------------------------------------------------
@@ -552,12 +553,8 @@ def places_among(held: torch.Tensor, layer: LayerGeometry, rows: Rows, start: in
     return Places(heads, slots)
 
 
-class RowsFrom(Protocol):
-    """Rows of another state or of a file, from which an edit takes numbers."""
-
-    def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
-        """K or V `[N, T, D]` of the heads and positions that the edit takes; `InputError` where they are not held."""
-        ...
+# K or V `[N, T, D]` of a layer that an edit takes from another state or a file; `InputError` where they are not held
+RowsFrom = Callable[[LayerGeometry, Part, Overwrite], torch.Tensor]
 
 
 def row_writes(
@@ -597,7 +594,7 @@ def changed_rows(
             new = old.float() + noise(edit, layer.index, part, old)
         case Overwrite():
             assert source is not None, "it was looked for before"
-            new = source.numbers(layer, part, edit)[..., chosen].to(rows.device)
+            new = source(layer, part, edit)[..., chosen].to(rows.device)
     rows[..., chosen] = new.to(rows.dtype)
     return rows
 
@@ -621,19 +618,15 @@ def check_shapes(numbers: torch.Tensor, layer: LayerGeometry, part: Part, where:
     return numbers
 
 
-@dataclass(frozen=True, eq=False)
-class RowsOfStep:
-    """The rows of another state by layer, as attention read them; `where` names that state in messages."""
-
-    held: dict[int, HeldRows]
-    where: str
-
-    def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
-        held = self.held.get(layer.index)
-        positions = torch.zeros(layer.num_kv_heads, 0, dtype=torch.long) if held is None else places_of(held)
-        places = places_among(positions, layer, edit.rows, edit.rows.start + edit.shift, self.where)
-        assert held is not None, "rows without places are refused"
-        return check_shapes(chosen(held, part)[0][places.heads[:, None], places.slots], layer, part, self.where)
+def rows_of_state(
+    rows: Mapping[int, HeldRows], where: str, layer: LayerGeometry, part: Part, edit: Overwrite
+) -> torch.Tensor:
+    """`RowsFrom` of another state: of its rows by layer, as attention read them. `where` names it in messages."""
+    held = rows.get(layer.index)
+    positions = torch.zeros(layer.num_kv_heads, 0, dtype=torch.long) if held is None else places_of(held)
+    places = places_among(positions, layer, edit.rows, edit.rows.start + edit.shift, where)
+    assert held is not None, "rows without places are refused"
+    return check_shapes(chosen(held, part)[0][places.heads[:, None], places.slots], layer, part, where)
 
 
 # ---- forwards that read the rows of a cache without changing it ------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from engine.errors import InputError
 from engine.look.candidates import NUM_CANDIDATES
-from engine.session.edits import apply_edit
+from engine.session.edits import apply_edit, rows_of_state
 from engine.session.session import Session
 from engine.spec.cache import PRESETS
 from engine.spec.edit import AddNoise, Drop, Overwrite, Rows, Scale, Zero
@@ -240,10 +241,8 @@ def test_an_edited_cache_does_not_know_the_rows_from_before_the_edit(mode: str) 
 @pytest.mark.parametrize("mode", LOSSLESS)
 def test_rows_of_another_position_are_written_over_others(mode: str) -> None:
     session, seq_id = running(small(mode))
-    from engine.session.edits import RowsOfStep
-
     cache = session.cache_of(seq_id)
-    source = RowsOfStep({i: held for i in range(2) if (held := cache.rows(i)) is not None}, "step 3")
+    source = partial(rows_of_state, {i: held for i in range(2) if (held := cache.rows(i)) is not None}, "step 3")
     live, _ = edit_copy(session, Overwrite(seq_id, Rows(5, 8, None, (1,)), shift=20), source)
     before, after = rows_of(session.live.get(seq_id)), rows_of(live)
     for layer in range(2):
