@@ -149,8 +149,7 @@ class EventHandlers(QObject):
     def _on_restarted(self, event: events.Restarted) -> None:
         self._requests.replaying.restarted(event)
         self._requests.settings.repeat()
-        self._requests.pictures.reset()
-        self._requests.measurements.outdate()
+        self._requests.outdate()
         self._models.pages.restart()
         if self._requests.replaying.is_going_on:
             return  # what is on the screen stays
@@ -181,8 +180,7 @@ class EventHandlers(QObject):
         self._notify(f"Sequence {event.child} begins as sequence {event.parent} with {count}: {event.how}")
 
     def _on_went_to(self, event: events.WentTo) -> None:
-        self._requests.pictures.reset()
-        self._requests.measurements.outdate()
+        self._requests.outdate()
         self._show_path_to(event.step, event.num_bytes)
         where = "the start" if event.step is None else f"step {event.step}"
         self._notify(f"At {where}: {event.how} · {milliseconds(event.took_ms)}")
@@ -198,8 +196,7 @@ class EventHandlers(QObject):
     def _on_node_added(self, event: events.NodeAdded) -> None:
         self._models.timeline.add_node(event)
         if event.is_live:
-            self._requests.pictures.reset()  # other numbers at the same places
-            self._requests.measurements.outdate()
+            self._requests.outdate()
         if event.how:
             self._notify(_added_words(event))
 
@@ -238,8 +235,7 @@ class EventHandlers(QObject):
         self._models.timeline.announce(again=True)
 
     def _on_cache_changed(self, event: events.CacheChanged) -> None:
-        self._requests.pictures.reset()
-        self._requests.measurements.outdate()
+        self._requests.outdate()
         self._models.pages.forget()
         self._models.timeline.change_mode(event.num_bytes)
         words = [f"{cache_label(event.cache)}: {event.how}"]
@@ -254,8 +250,7 @@ class EventHandlers(QObject):
         self._notify(f"{HALTED}step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 
     def _on_unloaded(self, event: devices.Unloaded) -> None:
-        self._requests.pictures.reset()
-        self._requests.measurements.outdate()
+        self._requests.outdate()
         self._models.pictures.clear()
         held = f"{byte_size(event.weight_bytes)} of weights and {byte_size(event.cache_bytes)} of caches"
         freed = f"{byte_size(event.freed_bytes)} became free"

@@ -61,6 +61,11 @@ class Requests:
         """Whether no sequence, branch or picture is still to come."""
         return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
 
+    def outdate(self) -> None:
+        """The live state is another one: request its pictures anew, and mark what was measured as outdated."""
+        self.pictures.reset()
+        self.measurements.outdate()
+
 
 class Comparing:
     """The only writer of `Models.comparison`. The pictures of both runs and of their difference are requested together
