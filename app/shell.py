@@ -218,7 +218,7 @@ class Shell(QObject):
             (window.prompt.edit.edited, self._on_draft),
             (window.prompt.chat.edited, self._on_draft),
             (self.controller.events.session_opened, self._on_session_opened),
-            (intents.model_wanted, window.top.model.offer),
+            (intents.model_wanted, window.top.model.open_menu),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
             (self.models.selection.changed, self._view_clock.on_changed),

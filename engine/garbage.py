@@ -20,28 +20,24 @@ class Garbage:
     """The one collector of a process: Python's own, until a thread takes it over with `own`."""
 
     def __init__(self) -> None:
-        self._is_owned = False
+        self.is_owned = False
         self._wanted, self._done = threading.Event(), threading.Event()
-
-    @property
-    def is_owned(self) -> bool:
-        return self._is_owned
 
     def own(self) -> None:
         """Disable automatic collection: the calling thread calls `collect_due` from now on."""
         gc.disable()
-        self._is_owned = True
+        self.is_owned = True
 
     def disown(self) -> None:
         """Enable automatic collection again."""
-        self._is_owned = False
+        self.is_owned = False
         self._done.set()
         gc.enable()
 
     def collect(self) -> None:
         """Collect all garbage, or have the owner do it and wait for that, at most `WAIT_S`. Not for the owner's
         thread."""
-        if not self._is_owned:
+        if not self.is_owned:
             gc.collect()
             return
         self._done.clear()

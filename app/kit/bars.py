@@ -55,7 +55,7 @@ class Surface(PointsWhileThere, TellsPlaces, QWidget):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self._pointed: Any = None
+        self.pointed_item: Any = None  # by the mouse or the keys
         self.setAccessibleName(name)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.setMouseTracking(True)
@@ -81,11 +81,6 @@ class Surface(PointsWhileThere, TellsPlaces, QWidget):
 
     # ---- the base ------------------------------------------------------------------------------------------------
 
-    @property
-    def pointed_item(self) -> Any:
-        """The item that the mouse or the keys point at."""
-        return self._pointed
-
     def can_be_walked(self) -> None:
         """Accept the focus, so that the keys can reach the items."""
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -96,8 +91,8 @@ class Surface(PointsWhileThere, TellsPlaces, QWidget):
         self.paint(painter, theme)
 
     def _point(self, item: Any) -> None:
-        if item != self._pointed:
-            self._pointed = item
+        if item != self.pointed_item:
+            self.pointed_item = item
             self.pointed.emit(item)
             self.update()
 
@@ -114,11 +109,11 @@ class Surface(PointsWhileThere, TellsPlaces, QWidget):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         step, items = _STEPS.get(Qt.Key(event.key())), list(self.items())
         if step is not None and items:
-            at = items.index(self._pointed) + step if self._pointed in items else 0
+            at = items.index(self.pointed_item) + step if self.pointed_item in items else 0
             self._point(items[min(max(at, 0), len(items) - 1)])
-            self.setAccessibleDescription(self.words(self._pointed))
-        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self._pointed is not None:
-            self.picked.emit(self._pointed)
+            self.setAccessibleDescription(self.words(self.pointed_item))
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.pointed_item is not None:
+            self.picked.emit(self.pointed_item)
         else:
             super().keyPressEvent(event)
 

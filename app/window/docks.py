@@ -145,7 +145,7 @@ class DockHost(QMainWindow):
         self.setTabPosition(Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North)
         self.setDocumentMode(True)
         self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
-        self._layout_name = "inspect"
+        self.layout_name = "inspect"
         self._room: Room = "usual"
         self._has_pages = False
         self._is_untouched = True
@@ -158,17 +158,13 @@ class DockHost(QMainWindow):
     @property
     def _grid(self) -> Grid:
         """The named layout for the window's present size and the cache's pages."""
-        return grid_of(self._layout_name, self._room, has_pages=self._has_pages)
+        return grid_of(self.layout_name, self._room, has_pages=self._has_pages)
 
     def _room_for(self, layout: str) -> Room:
         """How much room the window has for a layout. Panels that are scrolled take more, and a bar that appears above
         them leaves them less: neither gives them other places."""
         seen = self.window().size()
         return room_of(layout, seen.width(), seen.height() - AROUND)
-
-    @property
-    def layout_name(self) -> str:
-        return self._layout_name
 
     def add(self, panels: Mapping[str, View[Any]]) -> None:
         """Add panels that were built later; they stay hidden until a layout or the menu shows them."""
@@ -185,12 +181,12 @@ class DockHost(QMainWindow):
         before, self._has_pages = (self._grid, self._tabs), has_pages
         if not self._is_untouched or (self._grid, self._tabs) == before:
             return
-        self.arrange(self._layout_name)
+        self.arrange(self.layout_name)
         self.bring_forward((*fronts, "pages") if has_pages else fronts)
 
     @property
     def _tabs(self) -> Tabs:
-        return tabs_of(self._layout_name, self._room, has_pages=self._has_pages)
+        return tabs_of(self.layout_name, self._room, has_pages=self._has_pages)
 
     def _is_front(self, dock: QDockWidget) -> bool:
         """Whether a dock is the one in front of others in its place."""
@@ -236,14 +232,14 @@ class DockHost(QMainWindow):
 
     def arrange(self, name: str) -> None:
         """Arrange the panels in a named layout."""
-        self._layout_name = name if name in GRIDS else "inspect"
+        self.layout_name = name if name in GRIDS else "inspect"
         self._is_arranging = True
         focused = self.focusWidget()  # its panel is hidden below, which would move the focus to another one
         for dock in self.docks.values():
             dock.setFloating(False)
             dock.hide()  # before removing it: otherwise a saved arrangement would list it as visible
             self.removeDockWidget(dock)
-        self._room = self._room_for(self._layout_name)
+        self._room = self._room_for(self.layout_name)
         rows = self._grid
         heads = [row[0][0] for row in rows]
         self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.docks[heads[0]])
@@ -261,7 +257,7 @@ class DockHost(QMainWindow):
         self._on_moved()
         if focused is not None and focused.isVisible():
             focused.setFocus()
-        if self._layout_name in (
+        if self.layout_name in (
             "compare",
             "truth",
             "servers",
@@ -293,7 +289,7 @@ class DockHost(QMainWindow):
         fronts = tuple(name for name, dock in self.docks.items() if self._is_front(dock))
         state = b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
         choices = {name: dock.panel.choice for name, dock in self.docks.items() if dock.panel.choices}
-        return Arrangement(self._layout_name, fronts, base64.b64encode(state).decode(), choices)
+        return Arrangement(self.layout_name, fronts, base64.b64encode(state).decode(), choices)
 
     def choose(self, choices: Mapping[str, str]) -> None:
         """Choose segments of panels by their names; what a panel does not offer is ignored."""
@@ -323,7 +319,7 @@ class DockHost(QMainWindow):
         super().resizeEvent(event)
         if not self._is_untouched or self._is_arranging:  # a size that was pending comes amid an arrangement
             return
-        name = self._layout_name
+        name = self.layout_name
         if grid_of(name, self._room_for(name), has_pages=self._has_pages) != self._grid:
             self.arrange(name)
         else:

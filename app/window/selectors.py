@@ -50,7 +50,7 @@ class SelectorButton(Reader[State], QToolButton):
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
         self._menu.triggered.connect(self._on_triggered)
-        self.clicked.connect(self._on_clicked)
+        self.clicked.connect(self.open_menu)
         self.name = ""
         self.detail = ""
         self._room = self._room_of_name = 54
@@ -63,7 +63,8 @@ class SelectorButton(Reader[State], QToolButton):
     def _on_triggered(self, action: QAction) -> None:
         raise NotImplementedError
 
-    def _on_clicked(self) -> None:
+    def open_menu(self) -> None:
+        """Let the user choose."""
         self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def set_texts(self, name: str, detail: str) -> None:
@@ -141,14 +142,10 @@ class ModelSelector(SelectorButton[ModelInfo]):
     def _take_found(self, answer: ModelsFound) -> None:
         self.set_found(answer.models)
 
-    def offer(self) -> None:
-        """Open the menu, so that the user chooses a model."""
-        self._on_clicked()
-
-    def _on_clicked(self) -> None:
+    def open_menu(self) -> None:
         self.wants.emit(Question(FindModels(), self._take_found))
         self._fill()
-        super()._on_clicked()
+        super().open_menu()
 
     def _fill(self) -> None:
         self._menu.clear()
@@ -266,7 +263,7 @@ class CacheSelector(SelectorButton[CacheShown]):
         """Wide enough for the mode's name, and to show whether it is lossy; the model's name is shortened first."""
         return QSize(min(self.sizeHint().width(), max(230, self._room_of_name)), 28)
 
-    def _on_clicked(self) -> None:
+    def open_menu(self) -> None:
         model = self._models.status.now.model
         for name, entry in self.entries.items():
             if ALL_PRESETS[name].spec.row.needs_cuda:
@@ -274,7 +271,7 @@ class CacheSelector(SelectorButton[CacheShown]):
         self._fill(by_family=False)
         if self._menu.sizeHint().height() > self._room_below():  # it would lie over the selector itself
             self._fill(by_family=True)
-        super()._on_clicked()
+        super().open_menu()
 
     def _room_beside(self) -> int:
         """Pixels for the words of an entry, to the right of the menu."""

@@ -187,7 +187,7 @@ class MainWindow(QMainWindow):
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"], self.actions_["session.return"])
         self._footer = Footer(self.timeline, self.status, self.phases)
-        self._last_picture: View[Any] = self.wall
+        self.picture: View[Any] = self.wall  # that had the focus last: copying and zooming apply to it
         self._build()
         self.recent = RecentFiles("Recent files", self)
         self.sessions = RecentFiles("Recent sessions", self)
@@ -282,7 +282,7 @@ class MainWindow(QMainWindow):
         focused = QApplication.focusWidget()
         places: dict[str, QWidget] = {**self.panels, "timeline": self.timeline}
         within = (name for name, place in places.items() if focused is not None and _holds(place, focused))
-        return next(within, "") or next(name for name, panel in self.panels.items() if panel is self._last_picture)
+        return next(within, "") or next(name for name, panel in self.panels.items() if panel is self.picture)
 
     def begin_continuation(self) -> None:
         """Put the cursor where the user types what comes next."""
@@ -384,11 +384,6 @@ class MainWindow(QMainWindow):
             words += f" · step {thousands(status.step)}"
         self.setWindowTitle(f"{words} — KV Loupe")
 
-    @property
-    def picture(self) -> View[Any]:
-        """The panel that had the focus last: copying and zooming apply to it."""
-        return self._last_picture
-
     def toggle_full_screen(self) -> None:
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
         self.actions_.check("view.full", self.isFullScreen())
@@ -429,7 +424,7 @@ class MainWindow(QMainWindow):
         while now is not None and not isinstance(now, View):
             now = now.parentWidget()
         if now is not None and now not in (self.prompt, self.tokens):
-            self._last_picture = now
+            self.picture = now
             self._bar_views()
 
     def _bar_views(self) -> None:
@@ -439,7 +434,7 @@ class MainWindow(QMainWindow):
             "view.zoom": "this panel does not zoom",
             "view.colors": "the colours of this panel have a fixed range",
         }
-        self.actions_.bar({key: "" if key in self._last_picture.abilities else why for key, why in reasons.items()})
+        self.actions_.bar({key: "" if key in self.picture.abilities else why for key, why in reasons.items()})
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)

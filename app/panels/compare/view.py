@@ -579,11 +579,6 @@ class CompareView(View[CompareShown]):
             (self.maps.resized, self.refresh),
         )
 
-    @property
-    def shown(self) -> CompareMapsState | None:
-        """The pictures that are shown; None if there are none."""
-        return self.maps.shown
-
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def choose_opponent(self) -> None:
@@ -638,7 +633,7 @@ class CompareView(View[CompareShown]):
         )  # fmt: skip
 
     def _on_picked(self, _side: str, point: QPointF) -> None:
-        shown, state = self.shown, self.state
+        shown, state = self.maps.shown, self.state
         cell = shown.a.at(point.x(), point.y()) if shown is not None else None
         if cell is None or state is None or state.pictures is None:
             return
@@ -798,7 +793,7 @@ class CompareView(View[CompareShown]):
     def _tell(self, point: QPointF | None) -> None:
         """Show the exact numbers under the cursor, or else those of the selected cell. If they do not fit, show fewer
         digits, and the exact numbers in the tool tip."""
-        shown = self.shown
+        shown = self.maps.shown
         if point is None and shown is not None and shown.position is not None and shown.row is not None:
             point = QPointF(shown.position + 0.5, shown.row + 0.5)
         text = shown.reading(point, self._token_name) if shown is not None and point is not None else ""
@@ -823,7 +818,7 @@ class CompareView(View[CompareShown]):
             return
 
         def text() -> str:
-            return page(report_of(self._models, compared, self.shown), current_theme())
+            return page(report_of(self._models, compared, self.maps.shown), current_theme())
 
         self.save_text_as("Save report", "comparison.html", "HTML page (*.html)", text, "Report saved to")
 

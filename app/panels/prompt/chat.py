@@ -630,9 +630,6 @@ class ChatEditor(QWidget):
             return f"type what the {turns[-1].role} says first"
         return self._problem
 
-    def focus_last(self) -> None:
-        self.turns.focus_last()
-
     def stop_answer(self) -> None:
         """Take the answer that is being written as it is when the run has ended, which is asked for elsewhere."""
         self._is_stopped = not self.answer.isHidden() and self._models.status.now.running
@@ -851,7 +848,7 @@ class ChatEditor(QWidget):
 
     def _on_new(self) -> None:
         self.clear()
-        self.focus_last()
+        self.turns.focus_last()
 
 
 def has_answer(info: SequenceInfo) -> bool:

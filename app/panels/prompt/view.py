@@ -331,7 +331,7 @@ class PromptPanel(View[PromptState]):
     def begin(self) -> None:
         """Put the cursor into the editor, and select its text."""
         if self._mode == CHAT:
-            self.chat.focus_last()
+            self.chat.turns.focus_last()
             return
         self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
         self.edit.selectAll()

@@ -71,7 +71,7 @@ def test_the_selected_cell_is_told_where_the_cursor_is_elsewhere(compared: Compa
 
 
 def test_a_click_on_the_wall_selects_layer_head_and_token(compared: CompareDesk) -> None:
-    shown = compared.view.shown
+    shown = compared.view.maps.shown
     assert shown is not None
     row = shown.a.row_of(2, 3, None)
     assert row is not None
@@ -94,7 +94,7 @@ def test_both_sides_share_their_colours_and_the_difference_has_its_own(compared:
     captions = {name: label.text() for name, label in compared.view.maps.captions.items()}
     assert captions["a"].split(" · ")[-1] == captions["b"].split(" · ")[-1] != captions["difference"].split(" · ")[-1]
     assert captions["difference"] == "A − B · colours ±0.250"
-    shown = compared.view.shown
+    shown = compared.view.maps.shown
     assert shown is not None
     (limit,) = {float(limit) for limit in shown.limits}
     assert captions["a"].endswith(f"colours ±{brief(limit)}")
@@ -151,7 +151,7 @@ def test_overlay_is_the_mean_and_says_so(compared: CompareDesk) -> None:
     compared.show("head")
     compared.view.displays.choose(OVERLAY)
     compared.answer()
-    maps, shown = compared.view.maps, compared.view.shown
+    maps, shown = compared.view.maps, compared.view.maps.shown
     assert shown is not None
     assert maps.captions["a"].text().startswith("Mean of A and B")
     mean = field((24, samples.HEAD_DIM), "a") + 0.125
@@ -188,7 +188,7 @@ def test_pictures_of_another_step_say_so(compared: CompareDesk) -> None:
     turn(compared.shell)
     compared.answer()
     assert compared.view.provenance_label.text == "difference"
-    shown = compared.view.shown
+    shown = compared.view.maps.shown
     assert shown is not None
     assert shown.a.whole == (0, samples.PROMPT + 5)
 
