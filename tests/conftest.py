@@ -18,7 +18,9 @@ gc.set_threshold(10_000, 20, 20)  # most objects made in tests are freed without
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_HUB_KERNELS"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+for name in [name for name in os.environ if name.startswith("QT_")]:
+    del os.environ[name]  # scale, font size, style and theme of a person's desktop, which pictures would have
+os.environ["QT_QPA_PLATFORM"] = "offscreen"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a second thread of a small product waits for the other tests
 os.environ.setdefault(
     "TORCHINDUCTOR_COMPILE_THREADS", "1"
