@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TypeVar
 
-from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSignalBlocker, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QLocale, QObject, QPoint, QPointF, QRectF, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QValidator
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -104,6 +104,7 @@ class Refuses:
     def __init__(self) -> None:
         super().__init__()
         self.refusing = RefusingNumber(self)  # type: ignore[arg-type]
+        self.setLocale(QLocale.c())  # type: ignore[attr-defined]  # as all numbers of the window: 1,024 and 0.5
 
     def validate(self, text: str, cursor: int) -> tuple[QValidator.State, str, int]:
         state, text, cursor = super().validate(text, cursor)  # type: ignore[misc]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QLocale, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDoubleSpinBox, QSpinBox, QWidget
 
 from app.dialogs.cache import CacheDialog
-from app.kit.fields import SmallBox, decimal_field, whole_field
+from app.kit.fields import SmallBox, count_field, decimal_field, whole_field
 from engine.spec.cache import cache_preset
 
 
@@ -37,6 +39,23 @@ def test_a_number_beyond_the_limits_is_refused_with_the_limit(qapp: QApplication
     assert told
     typed(made, "512")
     assert (made.value(), made.refusing.problem) == (512, "")
+
+
+@pytest.fixture
+def arabic() -> Iterator[None]:
+    """A computer whose numbers have other digits, another point and no commas."""
+    was = QLocale()
+    QLocale.setDefault(QLocale(QLocale.Language.Arabic, QLocale.Country.Egypt))
+    yield
+    QLocale.setDefault(was)
+
+
+def test_numbers_are_written_and_read_as_everywhere_in_the_window(qapp: QApplication, arabic: None) -> None:
+    rows, share = count_field("Rows", 1024), decimal_field("Share", 0.25, 0, 1)
+    assert (rows.text(), share.text()) == ("1,024", "0.2500")
+    typed(rows, "2,048")
+    typed(share, "0.5")
+    assert (rows.value(), share.value()) == (2048, 0.5)
 
 
 def test_a_dialog_stays_open_and_says_which_number_it_did_not_take(qapp: QApplication) -> None:
