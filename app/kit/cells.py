@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QTableView,
 )
 
+from app.draw.format import whole_words
 from app.kit.painting import TextPainter
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 from app.kit.widgets import plain_tip
@@ -164,7 +165,8 @@ class _Texts(QStyledItemDelegate):
         middle = rect.y() + rect.height() / 2
         if cell.color:
             painter.fillRect(QRectF(rect.x() + _MARGIN, middle - 4.5, 9, 9), QColor(cell.color))
-        shown = texts.elided(cell.text, rect.width() - 2 * _MARGIN)
+        room = rect.width() - 2 * _MARGIN
+        shown = (whole_words(cell.text, room, texts.width) if cell.is_wide else "") or texts.elided(cell.text, room)
         painter.setPen(current_theme().color(cell.role))
         if self._cells.is_left(row, column):
             texts.left(painter, rect.x() + _MARGIN, middle, shown)

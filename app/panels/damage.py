@@ -136,16 +136,17 @@ class PlanSheet(QWidget):
                 )
             )
         self.table.show_cells(heads, rows, [step.coding.layer for step in found.plan] if found is not None else ())
-        self._sum.setText(self._sum_words(found))
+        self._sum.setText(*self._sum_words(found))
         self._copy.setEnabled(bool(self.name))
         self._copy.setToolTip(f"{self.name}\nThe cache by this name, for --cache and --caches" if self.name else "")
 
-    def _sum_words(self, found: DamageMap | None) -> str:
+    def _sum_words(self, found: DamageMap | None) -> tuple[str, str]:
+        """What the plan as a whole does, or how to get one, and the same for little room."""
         if found is None or not found.plan or found.plan_kl is None or found.plan_bytes is None:
-            return "Which layers should take fewer bits? Set a budget and press Suggest."
-        share = byte_share(found.exact_bytes, found.plan_bytes)
+            return "Which layers should take fewer bits? Set a budget and press Suggest.", "Set a budget, then Suggest."
+        kl, share = f"KL {divergence_words(found.plan_kl)}", byte_share(found.exact_bytes, found.plan_bytes)
         size = f"{byte_size(found.plan_bytes)} of {byte_size(found.exact_bytes)}, {share}"
-        return f"whole plan, measured: KL {divergence_words(found.plan_kl)} · {size}"
+        return f"whole plan, measured: {kl} · {size}", f"measured: {kl} · {share}"
 
     def _on_share(self) -> None:
         with QSignalBlocker(self.kib):
@@ -249,8 +250,8 @@ MOST_COLUMNS = 512  # of an answer
 class DamageState(Struct, frozen=True):
     """The answer for the chosen codec, its formula, or why there is none; the picture of it, and the selected
     layer, head and position.
-    `is_low`: the panel is too low for the numbers, so that one line must contain them; `num_columns`: how many have a
-    pixel."""
+    `hint`: the errors under the mouse, exactly and for little room. `is_low`: the panel is too low for the numbers, so
+    that one line must contain them; `num_columns`: how many have a pixel."""
 
     found: DamageMap | None
     formula: str
@@ -258,7 +259,7 @@ class DamageState(Struct, frozen=True):
     state: MeasurementState
     picture: str
     chosen: tuple[int, int, int | None]
-    hint: str
+    hint: tuple[str, str] | None
     is_low: bool
     num_columns: int
 
@@ -278,7 +279,7 @@ class DamageView(AskingView[DamageState]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._hint = ""
+        self._hint: tuple[str, str] | None = None
         self.controls = CodecControls()
         named = {"K": "Errors of K by layer and head", "V": "Errors of V by layer and head"}
         self.maps = MatrixMaps(self._column_name, named)
@@ -319,7 +320,7 @@ class DamageView(AskingView[DamageState]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def choose(self, choice: str) -> None:
-        self._hint = ""
+        self._hint = None
         self.reset_view()
         super().choose(choice)
 
@@ -363,7 +364,7 @@ class DamageView(AskingView[DamageState]):
         self._models.selection.update(**place)
 
     def _on_pointed(self, point: QPointF | None) -> None:
-        self._hint = self._words(point) if point is not None else ""
+        self._hint = self._words(point) if point is not None else None
         self.refresh()
 
     def _column_name(self, column: int) -> str:
@@ -467,7 +468,7 @@ class DamageView(AskingView[DamageState]):
         self.why.setText(state.refusal)
         self.why.setVisible(bool(state.refusal))
         self.readout.setVisible(not (is_plan and state.is_low) and not state.refusal)
-        self.readout.setText(self.line(state))
+        self.readout.setText(*self.line(state))
         set_text_role(self.readout, "text" if state.hint else "muted")
 
     def _show_picture(self, state: DamageState, found: DamageMap) -> None:
@@ -499,33 +500,41 @@ class DamageView(AskingView[DamageState]):
             maps = self.maps if side else self.shift
             maps.show_matrix(side, matrix, limits, marks, f"{what} · {colors}", is_signed=False)
 
-    def line(self, state: DamageState) -> str:
-        """The last line: the cell under the mouse, else what to do or to know."""
+    def line(self, state: DamageState) -> tuple[str, str]:
+        """The last line, whole and for little room: the cell under the mouse, else what to do or to know."""
         found = state.found
         if found is None:
             what = "Each layer is coded alone, then all of them together, on a copy."
-            return "Measuring …" if state.state is MeasurementState.WAITING else self.invited(what)
-        if state.hint:
+            is_asked = state.state is MeasurementState.WAITING
+            return ("Measuring …", "") if is_asked else (self.invited(what), self.invited("Press Measure."))
+        if state.hint is not None:
             return state.hint
         if found.kv_bytes == found.exact_bytes:
-            return "Every row is within the exact residual: nothing is coded."
+            return "Every row is within the exact residual: nothing is coded.", ""
         if not state.is_low or state.picture == PLAN:
-            return f"Point at a cell for its exact error. Measured on a copy in {milliseconds(found.took_ms)}."
-        size = bytes_words(found.exact_bytes, found.kv_bytes)
-        return f"KL {divergence_words(found.kl)} · {size} ({byte_share(found.exact_bytes, found.kv_bytes)})"
+            took = f"Measured on a copy in {milliseconds(found.took_ms)}."
+            return f"Point at a cell for its exact error. {took}", took
+        kl, size = f"KL {divergence_words(found.kl)}", bytes_words(found.exact_bytes, found.kv_bytes)
+        share = byte_share(found.exact_bytes, found.kv_bytes)
+        return f"{kl} · {size} ({share})", f"{kl} · {share}"
 
-    def _words(self, point: QPointF) -> str:
-        """The errors of a cell, exactly."""
+    def _words(self, point: QPointF) -> tuple[str, str] | None:
+        """The errors of a cell, exactly and for little room."""
         cells = {side: matrix.at(point.x(), point.y()) for side, matrix in self._matrices.items()}
         held = {side: cell for side, cell in cells.items() if cell is not None and not cell.is_gone}
         cell = next(iter(held.values()), None)
         if cell is None:
-            return ""
+            return None
         if self.choice == EFFECT:
-            return f"layer {cell.place.layer}, head {cell.column}: {error_words(cell.high)} of the weight moved"
-        where = f"{cell.span}] {self._column_name(cell.first)}" if self.choice == TOKENS else f":, {cell.span}]"
-        errors = "   ".join(f"{side} {error_words(one.high)}" for side, one in held.items())
-        return f"[{cell.place.layer}, {cell.place.head}, {where}   {errors}"
+            where = f"layer {cell.place.layer}, head {cell.column}"
+            return f"{where}: {error_words(cell.high)} of the weight moved", f"{where}: {percent(cell.high)} moved"
+        token = f"{cell.span}] {self._column_name(cell.first)}" if self.choice == TOKENS else f":, {cell.span}]"
+        where = f"[{cell.place.layer}, {cell.place.head}, {token}"
+        whole, short = (
+            "   ".join([where, *(f"{side} {words(one.high)}" for side, one in held.items())])
+            for words in (error_words, percent)
+        )
+        return whole, short
 
 
 def error_matrix(found: DamageMap, side: str, geometry: CacheGeometry | None, *, by_token: bool, most: int) -> Matrix:

@@ -250,10 +250,13 @@ class CacheSelector(SelectorButton[CacheShown]):
         """Label each mode and say what it is, as far as that fits into so many pixels. What does not fit, and what the
         mode needs, is in its tool tip, which lies over the modes below and so repeats nothing."""
         width = QFontMetricsF(self._menu.font()).horizontalAdvance
-        room -= max(width(preset.label) for preset in ALL_PRESETS.values())
+        labels = {
+            family: max(width(each.label) for each in ALL_PRESETS.values() if each.family == family)
+            for family in self.families
+        }
         for name, preset in ALL_PRESETS.items():
             needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
-            words = whole_words(f"{preset.summary}{needs}", room, width)
+            words = whole_words(f"{preset.summary}{needs}", room - labels[preset.family], width)
             self.entries[name].setText(f"{preset.label}\t{words}" if words else preset.label)
             cut = "" if words.startswith(preset.summary) else preset.summary
             tips = cut, f"Needs {', '.join(preset.needs)}" if preset.needs else ""

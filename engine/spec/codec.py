@@ -610,5 +610,5 @@ def codec_summary(spec: CodecSpec) -> str:
         return f"Layers are written by codecs of their own: {shown}; the rest {_pair_label(spec.keys, spec.values)}."
     if spec.keys.name == spec.values.name:
         words = spec.keys.row.summary
-        return f"{spec.keys.bits} bits: {words[0].lower()}{words[1:]}" if spec.keys.is_kivi else words
+        return f"{spec.keys.bits} bits, {words[0].lower()}{words[1:]}" if spec.keys.is_kivi else words
     return f"Keys: {spec.keys.row.summary} Values: {spec.values.row.summary}"

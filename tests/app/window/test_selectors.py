@@ -79,11 +79,17 @@ def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_ov
     assert [action.isChecked() for action in families] == [True, False, False]
     assert selector.entries["static"].text() == "Static", "the screen ends beside it"
     menu.close()
+    monkeypatch.setattr(type(selector), "_room_beside", lambda _: 700)
+    menu = opened_menu(selector)
+    whole = "KIVI-4\t4 bits, keys per channel over groups of tokens, values per token, the latest exact."
+    assert selector.entries["kivi-4"].text() == whole, "the names of its own family are shorter than the longest"
+    menu.close()
     monkeypatch.setattr(type(selector), "_room_beside", lambda _: 560)
     menu = opened_menu(selector)
     widest = max(menu.sizeHint().width() for menu in selector.families.values())
     assert 560 - 64 < widest <= 560 + BESIDE_WORDS
     assert selector.entries["static"].text() == "Static\ttransformers' StaticCache"
+    assert selector.entries["kivi-4"].text().startswith("KIVI-4\t4 bits, keys per channel over groups of")
     assert "all room reserved" in tip_of(selector.entries["static"], selector.families["lossless"])
     selector.families["quantised"].actions()[1].trigger()
     assert engine.of(SetCache)[-1] == SetCache(cache_preset("int8").spec), "and it is chosen once"

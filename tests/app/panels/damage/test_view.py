@@ -10,6 +10,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
+from app.draw.format import percent
 from app.models.measurement import MeasurementState
 from app.panels.damage import CHANNELS, EFFECT, PLAN, TOKENS, DamageView, error_words
 from app.shell import Shell
@@ -151,6 +152,7 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     index = found.layers.index(now.layer)
     value = float(found.values.by_token[index, now.kv_head, now.position // found.tokens_per_column])
     assert f"V {error_words(value)}" in prompted.damage.readout.text()
+    assert prompted.damage.readout.brief.endswith(f"V {percent(value)}"), "where the exact one has no room"
     for view in (CHANNELS, EFFECT, PLAN):
         prompted.damage.choose(view)
         assert not prompted.damage.grab().toImage().isNull()
