@@ -111,14 +111,21 @@ def held_in(request: WallRequest | HeadRequest, source: Source, geometry: CacheG
 def alike_of(held: Mapping[int, Held], lens: Lens, source: Source, *, is_wall: bool) -> tuple[Alike, ...]:
     """Layers by what they hold."""
     found: dict[object, Alike] = {}
+    shared: dict[Held, Alike] = {}  # most layers hold the same, and share the object that says so
     are_whole = bool(held) and rows_at_once(source, lens, next(iter(held))) == ALL_ROWS
     for place, (layer, each) in enumerate(held.items()):
-        form = each.form if are_whole and each.positions is None else layer
-        if form not in found:
-            num_values = 1 if lens.values == 1 else each.dim(lens.part or "keys")
-            found[form] = Alike(each, each.num_heads if is_wall else 1, num_values, [], [])
-        found[form].layers.append(layer)
-        found[form].places.append(place)
+        alike = shared.get(each)
+        if alike is None:
+            is_alone = not are_whole or each.positions is not None
+            form = layer if is_alone else each.form
+            if form not in found:
+                num_values = 1 if lens.values == 1 else each.dim(lens.part or "keys")
+                found[form] = Alike(each, each.num_heads if is_wall else 1, num_values, [], [])
+            alike = found[form]
+            if not is_alone:
+                shared[each] = alike
+        alike.layers.append(layer)
+        alike.places.append(place)
     return tuple(found.values())
 
 
@@ -275,15 +282,16 @@ class Canvas:
         """Fill these columns of layers that hold rows of one form."""
         grid = self.grid
         assert grid is not None
-        columns = (as_slice(alike.places), slice(alike.num_heads), slice(want.start, want.stop))
-        self.low[columns] = self.high[columns] = np.nan
+        span = grid.span(want)
+        if not alike.held.first <= span.start < span.stop <= alike.held.stop:
+            columns = (as_slice(alike.places), slice(alike.num_heads), slice(want.start, want.stop))
+            self.low[columns] = self.high[columns] = np.nan
         if grid.is_coarse and self._fill_from_extremes(alike, want, lens, source):
             return
-        span, at_once = grid.span(want), max(1, rows_at_once(source, lens, alike.layers[0]) // grid.per_column)
-        held = dict.fromkeys(alike.layers, alike.held)
+        at_once = max(1, rows_at_once(source, lens, alike.layers[0]) // grid.per_column)
         for start in range(span.start, span.stop, at_once * grid.per_column):
             piece = range(start, min(span.stop, start + at_once * grid.per_column))
-            for rows in read_all(source, lens, held, piece, grid.head):
+            for rows in read_all(source, lens, alike.layers, alike.held, piece, grid.head):
                 if rows.numbers.shape[2]:
                     places, first = [alike.places[place] for place in rows.places], rows.first - grid.first
                     fill_cells(self.low, self.high, places, rows.numbers, first, grid.per_column, grid.per_row)

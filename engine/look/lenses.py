@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -64,13 +64,12 @@ class RowsOfLayers(Struct, frozen=True, eq=False):
 
 
 def read_all(
-    source: Source, lens: Lens, held: Mapping[int, Held], span: range | None = None, head: int | None = None
+    source: Source, lens: Lens, layers: list[int], held: Held, span: range | None = None, head: int | None = None
 ) -> Iterator[RowsOfLayers]:
-    """`read` of layers that hold rows of one form, small ones together: for these the number of operations costs more
-    than the numbers, for large ones the copy would."""
-    layers, one = list(held), next(iter(held.values()))
-    if span and span.stop <= one.stop and lens.name == lens.part:
-        num_numbers = len(layers) * one.num_heads * one.dim(lens.part) * len(span)
+    """`read` of layers that hold rows of one form, as `held` is, small ones together: for these the number of
+    operations costs more than the numbers, for large ones the copy would."""
+    if span and span.stop <= held.stop and lens.name == lens.part:
+        num_numbers = len(layers) * held.num_heads * held.dim(lens.part) * len(span)
         numbers = source.together(layers, lens.part, span) if num_numbers <= STACKED_NUMBERS else None
         if numbers is not None:
             yield RowsOfLayers(range(len(layers)), numbers if head is None else numbers.narrow(1, head, 1), span.start)

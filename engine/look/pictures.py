@@ -23,7 +23,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.canvas import Alike, Canvas, Grid, alike_of, has_no_size, held_in_columns
 from engine.look.lenses import held_of_all, queries_words, read, read_all, why_not
-from engine.look.magnitudes import Blocks, Counts, HeadStatistics, LayerCount, ranges_of
+from engine.look.magnitudes import Blocks, Counts, HeadStatistics, LayerCount
 from engine.look.measures import entropy_of
 from engine.look.reductions import (
     as_slice,
@@ -207,21 +207,20 @@ def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
     grid, request, absent = canvas.grid, canvas.request, absent_cells(canvas)
     assert grid is not None
     shape = grid.shape[2:] if isinstance(request, HeadRequest) else grid.shape
+    both = [canvas.low] if grid.per_column == grid.per_row == 1 else [canvas.low, canvas.high]  # one number a cell
     if places is None:
-        extremes = [each.reshape(shape).copy() for each in (canvas.low, canvas.high)]
+        extremes = [each.reshape(shape).copy() for each in both]
         absent = None if absent is None else absent.reshape(shape[:-1])
     else:
-        extremes = [canvas.drawn_again(each, places) for each in (canvas.low, canvas.high)]
+        extremes = [canvas.drawn_again(each, places) for each in both]
         absent = None if absent is None else canvas.drawn_again(absent, places)
     if isinstance(request, WallRequest) and request.only_farthest:
-        low = high = read_only_floats(np.where(-extremes[0] > extremes[1], *extremes))
-    else:
-        low, high = map(read_only_floats, extremes)
-        if grid.per_column == grid.per_row == 1:
-            high = low
+        low, high = extremes[0], extremes[-1]
+        extremes = [np.where(-low > high, low, high)]
+    extremes = [read_only_floats(each) for each in extremes]
     return {
-        "low": low,
-        "high": high,
+        "low": extremes[0],
+        "high": extremes[-1],
         "absent": None if absent is None else read_only_ints(absent),
     }
 
@@ -411,10 +410,11 @@ def numbers_of_head(canvas: Canvas, source: Source, memo: PictureMemo) -> dict[s
 
 def numbers_drawn(request: HeadRequest, source: Source, grid: Grid, span: range) -> torch.Tensor:
     """The numbers of a head's rows at some positions."""
-    for rows in read_all(source, LENSES[request.lens], grid.held, span, grid.head) if grid.held else ():
-        if rows.positions is None:
-            return rows.numbers
-        return rows.numbers[(rows.positions >= span.start) & (rows.positions < span.stop)]
+    for alike in grid.alike:
+        for rows in read_all(source, LENSES[request.lens], alike.layers, alike.held, span, grid.head):
+            if rows.positions is None:
+                return rows.numbers
+            return rows.numbers[(rows.positions >= span.start) & (rows.positions < span.stop)]
     return torch.empty(0)
 
 
@@ -632,7 +632,7 @@ def rows_at_position(alike: Sequence[Alike], lens: Lens, source: Source, span: r
     """K or V `[H_kv, D]` of the one position of `span`, by layer that holds it; NaN in heads that have evicted it."""
     found: dict[int, Floats] = {}
     for each in alike:
-        for rows in read_all(source, lens, dict.fromkeys(each.layers, each.held), span):
+        for rows in read_all(source, lens, each.layers, each.held, span):
             numbers = rows.numbers.flatten(0, 1)
             positions = None if rows.positions is None else rows.positions.flatten(0, 1)
             row = row_at(Rows(numbers, rows.first, positions), span.start)
@@ -691,8 +691,9 @@ def largest(
 ) -> tuple[Outlier, ...]:
     """The channels whose largest number is farthest beyond the colour range of their layer, one entry each. Not tokens
     and not bare numbers, because the same channel is large at many tokens, and layers differ in scale."""
-    limits, together = ranges_of(list(counts.values()))[:, 0], dict[Counts, list[tuple[int, int, float]]]()
-    for (layer, count), limit in zip(counts.items(), limits.tolist(), strict=True):
+    together = dict[Counts, list[tuple[int, int, float]]]()
+    for layer, count in counts.items():
+        limit = count.of.ranges[count.place][0]
         if limit > 0:
             together.setdefault(count.of, []).append((layer, count.place, limit))
     found: list[tuple[float, int, int, int, float]] = []

@@ -51,7 +51,8 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     """
     column = first // per_column
     low, high = extremes(tensor, first - column * per_column, per_column, per_row)
-    return low.float().cpu().numpy(), high.float().cpu().numpy(), column
+    lowest = low.float().cpu().numpy()
+    return lowest, lowest if high is low else high.float().cpu().numpy(), column
 
 
 def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,6 +176,8 @@ def pooled_weights(
 
 def farthest_from_zero(values: torch.Tensor, dim: int) -> torch.Tensor:
     """The number farthest from zero along a dimension, with its sign; NaN if any is NaN."""
+    if values.shape[dim] == 1:
+        return values.select(dim, 0).clone()
     low, high = values.amin(dim), values.amax(dim)
     return torch.where(-low >= high, low, high)
 
