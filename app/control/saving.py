@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,9 +31,7 @@ class Saving(QObject):
     `begin_in` has named its folder. If the disk refuses, the user is told once, and a warning stays until all is
     written again."""
 
-    def __init__(
-        self, models: Models, parent: QObject | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, models: Models, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._models = models
         self._recorder = SessionRecorder(self)
@@ -41,7 +39,7 @@ class Saving(QObject):
         self._file: JournalFile | None = None
         self._recovered: Path | None = None  # while paused, the journal that is being recovered
         self._has_waiting = False  # entries that arrived while paused are worth a file
-        self._clock = clock
+        self._clock = time.monotonic
         self._failed_at: float | None = None  # time of the last failed write; entries since then are in no file
         self._rewritten_at = REWRITTEN_BYTES
         models.history.changed.connect(self._on_history)
