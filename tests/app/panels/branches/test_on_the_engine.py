@@ -17,6 +17,7 @@ from app.models.timeline import origin_of
 from app.panels.compare.steps import compare_chart, points
 from app.panels.compare.view import departure_words, verdict
 from engine.spec.cache import PRESETS
+from engine.spec.model import ModelSpec
 from engine.wire.commands import BeginBranch, DeleteBranch, EndComparison, GoTo, SetKeptLimit
 from engine.wire.comparison import OtherStep
 from engine.wire.records import TokensForced
@@ -50,11 +51,16 @@ def driver(window: Driver) -> Driver:
         branch(window)
     elif history.live != TIP:
         go(window, TIP)
+    window.window.arrange("inspect")
     window.look_at(None)
     return window
 
 
 def begin(driver: Driver) -> None:
+    history = driver.models.history
+    if len(history):  # sequences are numbered on until a model is loaded
+        driver.intents.on_model_chosen(ModelSpec(num_threads=1))
+        driver.wait_until_idle(lambda: not len(history))
     driver.send("Once upon a time")
     step(driver, STEPS)
 
