@@ -158,7 +158,7 @@ class PointNames:
         rect = frame.rect
         x = np.array([frame.x_of(at) for at in self._x]) - rect.left()
         y = np.array([frame.y_of(at) for at in self._y]) - rect.top()
-        groups = axis.clusters(x, y, 3.0)
+        groups = axis.clusters(x, y)
         texts = [self._group_name(group) for group in groups]
         metrics = QFontMetricsF(self._font)
         widths = [metrics.horizontalAdvance(text) for text in texts]

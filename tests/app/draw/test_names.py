@@ -18,4 +18,4 @@ def test_names_cover_neither_points_nor_each_other() -> None:
         assert one[2] <= 300
         for other in boxes[i + 1 :]:
             assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
-    assert axis.clusters(np.array([0.0, 1, 50]), np.array([0.0, 1, 50]), 3) == ((0, 1), (2,))
+    assert axis.clusters(np.array([0.0, 1, 50]), np.array([0.0, 1, 50])) == ((0, 1), (2,))
