@@ -255,7 +255,7 @@ class EngineLoop:
     def _may_read_late(self, session: Session) -> bool:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
         whose records no condition and no comparison waits for."""
-        if session.ring.late_steps == 0 or (self.steps.count is not None and self.steps.count <= 1):
+        if session.observer.ring.late_steps == 0 or (self.steps.count is not None and self.steps.count <= 1):
             return False
         is_read = self.breakpoints.is_evaluating or self.comparing.is_on or session.is_prefilling or self.steps.is_paced
         return not is_read

@@ -81,8 +81,8 @@ class Session:
         self.scheduler = Scheduler(self.live, self.history, plan, self.kept)
         self.ledger = Ledger(model, self.live, self.history, self.reruns, self.kept)
         self.captured = Captured(capture)
-        self.ring = ObservationRing(model.device, late_steps)
-        self.observer = Observer(self.ring, self.captured, self.history, self.text_of, is_scratch=is_scratch)
+        ring = ObservationRing(model.device, late_steps)
+        self.observer = Observer(ring, self.captured, self.history, self.text_of, is_scratch=is_scratch)
         self.stepper = Stepper(self.live, self.scheduler, self.observer, self.ledger)
         others = OtherBranches(self.history, self.restorer, self.kept)
         self.pictures = PictureReader(model, self.live, self.history, self.stepper, others)
@@ -153,8 +153,7 @@ class Session:
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
         """The engine's status with this session; `sampling` is that of the next prompt, `work` what runs now."""
-        phases = self.stepper.phases
-        pending = tuple(self.history.changes)
+        phases, captured, note = self.stepper.phases, self.captured, self.observer.ring.note
         return EngineStatus(
             self.model.info,
             self.cache,
@@ -164,12 +163,12 @@ class Session:
             running,
             work,
             suspended=None if phases is None else phases.suspended,
-            pending=pending,
+            pending=tuple(self.history.changes),
             kept=self.kept.sizes,
             kept_bytes=self.kept.num_bytes,
             kept_limit=self.kept.max_bytes,
             runner=self.model.runners.state,
-            capture=CaptureState(self.captured.level, self.captured.by_layer, self.captured.costs_ms, self.ring.note),
+            capture=CaptureState(captured.level, captured.by_layer, captured.costs_ms, note),
         )
 
     def allow_steps(self) -> None:

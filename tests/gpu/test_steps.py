@@ -178,7 +178,7 @@ def check_late(model: LoadedModel, cache: str) -> None:
     expected = [at_once.step() for _ in range(RUN_STEPS)]
     found = [late.step(), late.step(), *(each for _ in range(RUN_STEPS - 2) for each in late.step_late())]
     found += late.observer.complete()
-    assert not late.ring.note
+    assert not late.observer.ring.note
     for one, other in zip(expected, found, strict=True):
         mine, others = ([(part.sampled, part.candidates) for part in each.sequences] for each in (one, other))
         assert (mine, one.checksums) == (others, other.checksums), f"step {one.step}"

@@ -18,7 +18,7 @@ from tests.engine.loop.driver import Driver, prompt
 @pytest.fixture
 def late(driver: Driver) -> Driver:
     session = driver.session
-    session.ring = session.observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
+    session.observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
     driver.send(prompt(6), Step())
     driver.rest()
     return driver

@@ -71,7 +71,7 @@ def test_a_step_that_fails_ends_a_run(counting_once: Driver, pace: SetPace, monk
 
 def test_a_step_that_cannot_be_read_ends_a_run(counting_once: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     session, ring = counting_once.session, ObservationRing(torch.device("cpu"), late_steps=2)
-    session.ring = session.observer.ring = ring
+    session.observer.ring = ring
     read, num_read = ring.read, count(session.last_step + 1)
 
     def failing(sent: PendingCopy) -> Arrays:

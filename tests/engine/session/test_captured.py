@@ -136,7 +136,7 @@ def test_what_leaves_the_device_does_not_grow_with_the_context(level: CaptureLev
         session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams()))
         session.step()
         session.step()
-        sizes.append(session.ring.num_bytes)
+        sizes.append(session.observer.ring.num_bytes)
     assert sizes[0] == sizes[1] == sizes[2] > 0
 
 
