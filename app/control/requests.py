@@ -221,7 +221,7 @@ class Replaying:
         if self._models.status.has_file:
             self._models.status.notify("The engine begins again: the file is opened once more")
             return
-        self._asked = self._asked or self._plan()
+        self._ask(self._asked or self._plan())
         if self._asked is None:
             self._models.status.notify("The engine begins again: there was no sequence in it")
             return
@@ -232,7 +232,7 @@ class Replaying:
 
     def forget(self) -> None:
         """Give up the replay: the user has begun something else."""
-        self._asked = None
+        self._ask(None)
 
     def restarted(self, event: Restarted) -> None:
         """Give up the replay if the history was restarted by a command (a prompt, a model), and not by the new engine's
@@ -259,6 +259,10 @@ class Replaying:
             where = "the start" if event.step is None else f"step {event.step}"
             words = f"The engine begins again at {where}; the tokens after it come next: {event.why_not_all}"
         self._models.status.notify(words)
+
+    def _ask(self, asked: Redo | None) -> None:
+        self._asked = asked
+        self._models.status.set_replaying(asked is not None)
 
     def _plan(self) -> Redo | None:
         """The whole tree, with the commands since the live step that the engine last reported; None if there is nothing

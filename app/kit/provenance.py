@@ -175,6 +175,8 @@ def source_of(
     loss = ""
     if provenance != "recorded" and (models.status.loss or (models.status.is_known and model is None)):
         loss = f"engine {models.status.loss}" if models.status.loss else "model not loaded"
+    elif provenance != "recorded" and models.status.is_replaying:
+        loss = "from before"
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
         brief = step_words if late and "sequence" not in late else ""
@@ -191,6 +193,7 @@ def source_of(
         whole.append("before the change of the cache mode")
     if loss and not late:
         words.append(loss)
+        brief = brief or loss
         whole.append(loss)
     if asked is not None:
         whole.append("looking back")

@@ -121,6 +121,9 @@ def sequence_status(models: Models) -> SequenceStatus:
         return SequenceStatus("opened file", "selected", "nothing is computed in an opened file: go on with its model")
     if loss := models.status.loss:
         return SequenceStatus(f"engine {loss}", "warning")
+    if models.status.is_replaying:
+        why = "what is shown is from before: the engine has begun again, and does its steps once more"
+        return SequenceStatus("repeating steps", "accent", why)
     if status.suspended is not None:
         why = f"{status.suspended.words}: go on phase by phase, finish it with Step, or give it up with Stop"
         return SequenceStatus("between phases", "accent", why)

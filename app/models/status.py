@@ -52,6 +52,7 @@ class Status(QObject):
         self.line = ""  # the name of that other machine, and how long an answer takes; empty until it has answered
         self.versions = ""  # of packages there
         self.loss: EngineLoss = ""  # whether the engine is gone, or silent and may come back
+        self.is_replaying = False  # whether a restarted engine repeats the steps: what is shown is from before
         self.busy = ""  # what it has been busy with for seconds without progress, and for how long
         self.unwritten = ""  # why a crash would lose what is done now
         self.folder = Path.home()  # of this machine, where a file was written or opened last: dialogs begin there
@@ -151,6 +152,12 @@ class Status(QObject):
             self.busy = ""
         self.engine_changed.emit()
         self._emit_changed()
+
+    def set_replaying(self, is_replaying: bool) -> None:
+        """Note whether a restarted engine repeats the steps."""
+        if is_replaying != self.is_replaying:
+            self.is_replaying = is_replaying
+            self._emit_changed()
 
     def set_busy(self, words: str) -> None:
         """Note what the engine is busy with, or for the empty text that it makes progress again."""

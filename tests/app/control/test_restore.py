@@ -97,6 +97,20 @@ def test_after_a_hung_one_was_restarted_pictures_are_asked_for_again(running: Sh
     assert engine.of(Watch)
 
 
+def test_while_steps_are_repeated_nothing_is_called_live(running: Shell, engine: FakeEngine) -> None:
+    wall, models = running.window.wall, running.models
+    assert (wall.provenance(wall.state).words, sequence_status(models).words) == ("live cache", "live")
+    lose(running, engine)
+    begin_again(running)
+    loaded(running, engine)
+    source = wall.provenance(wall.state)
+    assert (source.words, source.kind) == ("live cache · from before", "past")
+    assert sequence_status(models).words == "repeating steps"
+    redone(running, engine, 20, 21)
+    assert sequence_status(models).words == "live"
+    assert wall.provenance(wall.state).words == "live cache"
+
+
 def test_every_step_of_the_timeline_is_done_once_more_and_stays_on_the_screen(
     running: Shell, engine: FakeEngine
 ) -> None:
