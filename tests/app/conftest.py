@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import DARK, apply_theme, current_theme, load_fonts
-from app.models import Models
+from app.models import Models, breakpoints
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.garbage import garbage
@@ -64,6 +64,14 @@ def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
     yield
     if current_theme() is not DARK:
         apply_theme(qapp, DARK)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_search_ends_in_one_piece() -> Iterator[None]:
+    """Otherwise a busy machine ends a piece after any record, and a test would read what is found so far."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(breakpoints, "PIECE_S", 60.0)
+        yield
 
 
 @pytest.fixture
