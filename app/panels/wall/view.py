@@ -590,6 +590,7 @@ class _SizedArea(QScrollArea):
         self.resized.emit()
 
 
+FORMER = "former picture"
 CELL_TIP = (
     "A cell is the number of the largest magnitude among the tokens and channels it covers, coloured by the range of "
     "its layer."
@@ -786,6 +787,8 @@ class WallView(View[WallState]):
             return "The cache is on its way."
         if picture is not None and not (picture.low.size or picture.states):
             return picture.note or "The cache holds no K and V now."
+        if picture is None and self.state is not None:
+            picture = self.state.picture  # of the branch before, until the first of this one is there
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
         seq_id = self._shown_seq_id
         run = selected_run(self._models) if area is None else None
@@ -855,6 +858,10 @@ class WallView(View[WallState]):
     def provenance(self, state: WallState) -> Provenance | None:
         if (picture := state.picture) is None:
             return None
+        if self._models.pictures.wall is None:
+            return Provenance(
+                FORMER, "past", f"{FORMER}: it stays until the first of what is viewed now is there", "former"
+            )
         request, now = picture.request, self._models.selection.now
         shown, wanted = tensor_name(request.lens, change=request.change), tensor_name(now.lens, change=now.change)
         return picture_source(self._models, picture, shown, wanted)

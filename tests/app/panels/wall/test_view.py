@@ -100,15 +100,19 @@ def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Cal
     assert painted.take() == QRegion(canvas.rect())
 
 
-def test_a_picture_that_is_gone_leaves_empty_frames_on_the_screen(models: Models, show: Callable[..., Any]) -> None:
+def test_a_picture_of_the_branch_before_stays_and_says_so_until_the_next_is_there(
+    models: Models, show: Callable[..., Any]
+) -> None:
     wall = show(WallView(models))
     give_pictures(models)
-    assert any("×" in word for word in words_of(wall.canvas))
-    painted = Regions(wall.canvas)
+    before, picture = wall.canvas.grab().toImage(), models.pictures.wall
+    assert wall.provenance_label.kind == "live cache"
     models.pictures.clear()  # as where another branch is viewed
-    assert wall.state.picture is None
-    assert painted.take() == QRegion(wall.canvas.rect())
-    assert not any("×" in word for word in words_of(wall.canvas)), "a ratio is of a picture"
+    assert wall.canvas.grab().toImage() == before
+    assert (wall.provenance_label.text, wall.provenance_label.kind) == ("former picture", "past")
+    models.pictures.put(replace(picture, low=-picture.high))
+    assert wall.canvas.grab().toImage() != before
+    assert wall.provenance_label.kind == "live cache"
 
 
 def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
