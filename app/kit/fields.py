@@ -22,7 +22,6 @@ from PySide6.QtWidgets import (
     QSizePolicy,
     QSlider,
     QSpinBox,
-    QStyle,
     QStyleOptionComboBox,
     QToolTip,
     QWidget,
@@ -298,6 +297,9 @@ class NumberUnit(QLabel):
 Option = tuple[str, object, str]  # (text, value, tool tip)
 
 
+BESIDE_TEXT = 28  # pixels of a small list's border, padding and arrow in the style sheet
+
+
 class SmallBox(QComboBox):
     """A small list of options. `characters`: the width it requests, instead of that of the longest entry. An entry that
     is cut ends with an ellipsis."""
@@ -332,8 +334,7 @@ class SmallBox(QComboBox):
 
     def initStyleOption(self, option: QStyleOptionComboBox) -> None:
         super().initStyleOption(option)
-        box, field = QStyle.ComplexControl.CC_ComboBox, QStyle.SubControl.SC_ComboBoxEditField
-        room = self.style().subControlRect(box, option, field, self).width()
+        room = self.width() - BESIDE_TEXT
         option.currentText = self.fontMetrics().elidedText(option.currentText, Qt.TextElideMode.ElideRight, room)
 
     def choose(self, value: object) -> None:
