@@ -20,6 +20,8 @@ from engine.history.state import SharedList
 from engine.wire.events import NodeAdded
 from engine.wire.records import CacheBytes, EditMade, SequenceStep, StepRecord
 
+FULL_SURPRISAL = 7.0  # nats, of the strongest colour and the highest tick; e^-7 is one in a thousand
+
 
 class Path:
     """The path to a node: all its `nodes`, with or without a step, and the `records` of its `steps`, oldest first; and

@@ -28,11 +28,10 @@ from app.kit.widgets import Opaque, TellsPlaces
 from app.kit.words import MARK_WIDTH, node_lines, paint_ribbon, tip_lines
 from app.models import Models
 from app.models.sequence_status import can_go_on
-from app.models.timeline import PathMark, path_marks, steps_ahead
+from app.models.timeline import FULL_SURPRISAL, PathMark, path_marks, steps_ahead
 from engine.counted import counted
 from engine.wire.records import StepRecord
 
-FULL_SURPRISAL = 8.0
 MOST = 16384  # blocks: an even number, and several for every pixel of a wide screen
 
 

@@ -38,6 +38,7 @@ from app.models import Models, Token
 from app.models.pictures import WALL
 from app.models.places import num_source
 from app.models.sequence_status import after_edit
+from app.models.timeline import FULL_SURPRISAL
 from engine.history.state import num_shared
 from engine.spec.bookmark import Bookmark
 from engine.spec.edit import Rows
@@ -185,9 +186,7 @@ class Chips(Struct, frozen=True):
         return "\n".join((*lines, *tip_lines(self.noted.get((token.step, token.position)))))
 
 
-# The surprisal in nats of the strongest colour; e^-7 is one in a thousand.
-FULL_SURPRISAL = 7.0
-LEAST = 0.35
+LEAST = 0.35  # nats; less has no colour
 # Opacity of the colour over the background: more would leave less than 4.5 : 1 contrast to the text in the dark theme.
 FAINTEST, STRONGEST = 0.08, 0.46
 KEY_WIDTH = 100
