@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import unified_diff
@@ -46,7 +47,8 @@ RELATIVE, ABSOLUTE = 1.1e-2, 2e-4
 MOST_WORDS, FEW_WORDS = 20, 6  # of a line that is told whole; of one that is not
 _NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[-+]\d+)?|e[-+]\d+)")
 _CLOCK = re.compile(r"\b[\d,.]+ (ms|s)\b")
-_FOLDER = re.compile(r"/[\w./-]+/")
+_TEMPORARY = re.escape(os.path.realpath(tempfile.gettempdir()))  # which may have spaces in it
+_FOLDER = re.compile(rf"{_TEMPORARY}/(?:[\w./-]+/)?|/[\w./-]+/")
 
 
 def told(value: Any) -> str:

@@ -133,7 +133,7 @@ def test_a_file_that_an_edit_names_is_opened_where_it_is_named_here_too(
     path, rows = tmp_path / "s.json", tmp_path / "rows.safetensors"
     run = ("run", "--model", folder, "--prompt", "upon a time", "--steps", 5, "--threads", 1)
     twin.lines(*run, "--export", rows)
-    edit = f"overwrite pos=1:3 file={rows}"
+    edit = f'overwrite pos=1:3 file="{rows}"'
     twin.lines(*run, "--temperature", 0.8, "--edit", edit, "--save-session", path)
     words = twin.refused("replay", path, "--model", folder)
     assert f"its edit takes rows from '{rows}', and no file that a session names is opened unasked" in words
