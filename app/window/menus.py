@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QPoint, Qt, Signal
+from PySide6.QtCore import QDateTime, QLocale, QObject, QPoint, Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QMenu, QMenuBar, QPushButton, QWidget
 
@@ -60,8 +59,8 @@ def _name(entry: Action | Submenu) -> str:
 
 
 def time_words(seconds: float) -> str:
-    """A time since 1970 as the day and the minute: `23 Nov, 21:30`."""
-    return f"{datetime.fromtimestamp(seconds):%d %b, %H:%M}"
+    """A time since 1970 as the day and the minute: `23 Nov, 21:30`, in English whatever the computer's language is."""
+    return QLocale.c().toString(QDateTime.fromSecsSinceEpoch(int(seconds)), "dd MMM, HH:mm")
 
 
 def recent_name(path: Path, machine: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import ClassVar
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from app.kit.theme import Themed, current_theme, icon, pixmap
 from app.kit.widgets import ElidedLabel, inert, plain_label, plain_tip, prose, push_button, row
 from app.models import Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_counts
+from app.window.menus import time_words
 from engine.counted import counted, step_numbers
 from engine.saved.session import SavedSession
 from engine.wire.status import OpenedFile
@@ -151,7 +151,7 @@ class RecoveryBar(NoticeBar[UnclosedSession]):
 def offer_words(left: UnclosedSession) -> str:
     """What is offered, in one line."""
     session = left.session
-    when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
+    when = time_words(left.written)
     if not session.nodes:
         what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
         what = counted(len(session.stops), "breakpoint") if has_breakpoints_alone(session) else what

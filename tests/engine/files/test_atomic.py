@@ -17,12 +17,14 @@ from engine.files.atomic import PART_SUFFIX, remove_stale_parts, replacing, writ
 
 
 def test_the_new_content_keeps_the_old_ones_permissions(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
+    path, plain = tmp_path / "a.csv", tmp_path / "plain.csv"
+    plain.touch()  # what anybody may do with a new file is the person's choice
     write_bytes(path, b"new")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    path.chmod(0o600)
+    assert path.stat().st_mode == plain.stat().st_mode
+    plain.unlink()
+    path.chmod(0o400)
     write_bytes(path, b"newer")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o400
     assert path.read_bytes() == b"newer"
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
 
