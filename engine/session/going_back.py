@@ -70,6 +70,7 @@ class StateRestorer:
             then()
             return "it is the live step already"
         spec, current, was_kept = self._live.mode.spec, self._live_state(), step in self._kept
+        self._note_step(history.next_step if history.changes else current.step)
         before = StateBefore(self._live, history, self._kept)
         target: SessionState | None = None
         try:
@@ -125,14 +126,17 @@ class StateRestorer:
     def _register_prefixes(self) -> None:
         """Register the prefixes of the live path in the pool again, and forget those of other branches, so that the
         next prompt finds the pages of its own path."""
-        store, step = self._live.mode.store, self._history.last_step
-        if store is None:
+        if (store := self._live.mode.store) is None:
             return
         store.evict_outside_path(set(self._history.path.steps))
         for each in self._live:
             store.groups[0].pool.recommit(each.cache.tables[0], each.sequence.token_ids)
-        if step is not None:
-            store.note_step(step)
+        self._note_step(self._history.last_step)
+
+    def _note_step(self, step: int | None) -> None:
+        """Note that pages became findable with a step, also by changes that follow the one before."""
+        if self._live.mode.store is not None and step is not None:
+            self._live.mode.store.note_step(step)
 
     def fill_emptied(self, check: Check | None = None) -> None:
         """Restore sequences that lost their rows to a failed step, if a prefill of their tokens would not give the same
@@ -476,6 +480,9 @@ def fork(session: Session, seq_id: int, step: int | None = None, num_tokens: int
     child.sequence = with_origin(session, child.sequence, seq_id, origin)
     history.surprisal.fork(seq_id, child.seq_id, step)
     history.changes.append(SequenceForked(child.seq_id, seq_id, step, num_tokens))
+    if live.mode.store is not None:  # prompts find them at once, as after going away and back, which no replay repeats
+        child.cache.register_prefix(child.sequence.token_ids)
+        live.mode.store.groups[0].pool.recommit(child.cache.tables[0], child.sequence.token_ids)
     at = history.last_step if step is None else step
     return ForkMade(seq_id, child.seq_id, at, len(child.sequence.token_ids), how)
 

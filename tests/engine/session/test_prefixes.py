@@ -9,6 +9,7 @@ import pytest
 from engine.errors import InputError
 from engine.session.edits import make_edit
 from engine.session.prefixes import answer_of
+from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec, cache_named
 from engine.spec.edit import Overwrite, Rows
@@ -65,10 +66,6 @@ def test_an_evicted_page_is_known_as_evicted_until_it_comes_back() -> None:
     assert (answered().reused, answered().reason) == (12, "all reused")
 
 
-def fork_and_remove(session: Session, step: int) -> None:
-    session.remove(session.fork(0, step).child)
-
-
 def go_and_return(session: Session, step: int) -> None:
     back = session.last_step
     session.go_to(step)
@@ -85,16 +82,13 @@ def go_in_vain(session: Session, step: int) -> None:
 
 LOOKS: dict[str, Callable[[Session, int], object]] = {
     "rows of it are taken": lambda session, step: make_edit(session, Overwrite(0, Rows(5, 6), from_step=step)),
-    "it is forked": fork_and_remove,
     "one goes there and returns": go_and_return,
     "one goes there in vain": go_in_vain,
 }
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_later_step_leaves_no_pages_behind_that_a_prompt_would_find(look: str, is_kept: bool) -> None:
-    """Whether it was kept or computed again: no sequence could have found its pages at the step where they look."""
+def gone_back(is_kept: bool) -> tuple[Session, int, tuple[int, ...]]:
+    """A session at its first step, of which a prompt finds one page, with the last step of a branch and its tokens."""
     session = Session(tiniest_model(), CacheSpec("paged", page_size=4, num_pages=40))
     session.force(session.submit(Prompt(token_ids=prompt_ids(6))), prompt_ids(12, 1))
     for _ in range(10):
@@ -104,12 +98,41 @@ def test_a_later_step_leaves_no_pages_behind_that_a_prompt_would_find(look: str,
     session.go_to(0)
     if not is_kept:
         session.kept.clear()
-    LOOKS[look](session, last)
+    return session, last, ids
+
+
+def num_found(session: Session, ids: tuple[int, ...]) -> int | None:
     found = answer_of(session, ExplainPrefix("", ids))
     assert isinstance(found, PrefixExplained)
-    assert found.reused == 4
+    return found.reused
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_later_step_leaves_no_pages_behind_that_a_prompt_would_find(look: str, is_kept: bool) -> None:
+    """Whether it was kept or computed again: no sequence could have found its pages at the step where they look."""
+    session, last, ids = gone_back(is_kept)
+    LOOKS[look](session, last)
+    assert num_found(session, ids) == 4
     session.submit(Prompt(token_ids=ids))
     assert [part.first_position for part in session.step().sequences] == [4]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_pages_of_a_fork_are_found_where_it_lives_and_nowhere_else(is_kept: bool) -> None:
+    """At once, and not only when one has gone away and come back: a replay does not go, and is exact."""
+    session, last, ids = gone_back(is_kept)
+    session.fork(0, last)
+    assert num_found(session, ids) == 12
+    session.go_to(0)
+    assert num_found(session, ids) == 4
+    session.go_to(max(entry.node.step for entry in session.history.tree))
+    session.submit(Prompt(token_ids=ids))
+    assert session.step().of(2).first_position == 12
+    tree = session.history.tree
+    replay = Replay(Session(session.model, session.cache), [entry.node for entry in tree])
+    assert len([*replay.steps()]) == len(tree)
+    assert replay.why_not_exact == ""
 
 
 def test_without_pages_there_is_none() -> None:
