@@ -356,6 +356,7 @@ class HistoryTree(TreeShape, QObject):
             if name:
                 self.names[first] = name
             self.changed.emit()
+            self.reshaped.emit()
 
     def clear(self) -> None:
         """Delete everything: another history begins."""

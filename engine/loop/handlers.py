@@ -204,6 +204,11 @@ def _report_forks(loop: EngineLoop, *made: ForkMade) -> None:
         loop.reporter.reply(forked)
 
 
+def _delete_branch(loop: EngineLoop, command: commands.DeleteBranch) -> None:
+    loop.reporter.reply(BranchDeleted(loop.session.delete_branch(command.step)))
+    loop.comparing.follow(loop.session)
+
+
 def _remove_sequence(loop: EngineLoop, command: commands.RemoveSequence) -> None:
     loop.session.remove(command.seq_id)
     loop.comparing.follow(loop.session)
@@ -360,9 +365,7 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.ForceText: lambda loop, command: loop.session.force_text(command.seq_id, command.text),
     commands.GoTo: lambda loop, command: _go(loop, partial(loop.session.go_to, command.step)),
     commands.BeginBranch: lambda loop, command: _go(loop, partial(loop.session.branch, command)),
-    commands.DeleteBranch: lambda loop, command: loop.reporter.reply(
-        BranchDeleted(loop.session.delete_branch(command.step))
-    ),
+    commands.DeleteBranch: _delete_branch,
     commands.MakeEdit: _make_edit,
     commands.UndoEdit: lambda loop, _: _go(loop, loop.session.undo_edit),
     commands.RedoEdit: lambda loop, _: _go(loop, loop.session.redo_edit),

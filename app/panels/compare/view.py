@@ -88,7 +88,8 @@ INVITATION = (
 
 
 def now_compared(models: Models) -> ComparisonStarted | None:
-    """The present comparison; if it is of two branches, its sides have the names of these."""
+    """The present comparison; if it is of two branches, and not of an earlier step of one, its sides have the names of
+    these."""
     compared, history = models.comparison.now, models.history
     if compared is None or not isinstance(against := compared.against, OtherStep):
         return compared
@@ -96,7 +97,7 @@ def now_compared(models: Models) -> ComparisonStarted | None:
     if mine is None or mine not in history or other not in history:
         return compared
     branches = [history.branch_of(step).first for step in (mine, other)]
-    if branches[0] == branches[1]:
+    if branches[0] == branches[1] or history.is_on_path(other, mine):
         return compared
     a, b = (branch_name(models, first) for first in branches)
     when = "now" if against.of is None else f"step {thousands(mine)}"
@@ -436,21 +437,22 @@ class OpponentBox(SmallBox):
     def show_compared(self, compared: ComparisonStarted | None) -> None:
         """Choose what is compared, which may have been asked for elsewhere; afterwards what was chosen before."""
         against = compared.against if compared is not None else None
-        if against == self._compared:
-            return
-        self._compared = against
-        if self.itemData(0) == COMPARED:
-            was_chosen = self.choice == COMPARED
-            self.removeItem(0)
-            if was_chosen:
-                self.choose(self._before)
-        if compared is not None and isinstance(against, OtherStep):
-            self._before = self.choice
-            self.insertItem(0, prose(compared.b.name), COMPARED)
+        if against != self._compared:
+            self._compared = against
+            if self.itemData(0) == COMPARED:
+                was_chosen = self.choice == COMPARED
+                self.removeItem(0)
+                if was_chosen:
+                    self.choose(self._before)
+            if isinstance(against, OtherStep):
+                self._before = self.choice
+                self.insertItem(0, "", COMPARED)
+                self.setCurrentIndex(0)
+            elif isinstance(against, OtherRun) and against.model is None:
+                self.choose(cache_choice(preset_of(against.cache).name))
+        if compared is not None and self.itemData(0) == COMPARED:  # branches are named, begin and go meanwhile
+            self.setItemText(0, prose(compared.b.name))
             self.setItemData(0, plain_tip(sides_words(compared)), Qt.ItemDataRole.ToolTipRole)
-            self.setCurrentIndex(0)
-        elif isinstance(against, OtherRun) and against.model is None:
-            self.choose(cache_choice(preset_of(against.cache).name))
 
     def problem(self) -> str:
         """Why nothing can be compared now; empty if it can."""
@@ -534,7 +536,7 @@ class CompareShown(Struct, frozen=True):
 
 class CompareView(View[CompareShown]):
     name = "compare"
-    follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON)
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON, SignalSource("history", ("reshaped",)))
     abilities = frozenset(("view.reset", "view.zoom"))
     choices_when_empty = False
     choices = (

@@ -12,6 +12,7 @@ from engine.spec.cache import cache_named, cache_preset, tuned
 from engine.spec.edit import Rows, Zero
 from engine.wire.commands import (
     Cancel,
+    DeleteBranch,
     EndComparison,
     Force,
     GoTo,
@@ -195,6 +196,18 @@ def test_a_step_that_is_undone_is_no_other_side(driver: Driver) -> None:
     assert not driver.of(ComparisonEnded)
     driver.send(GoTo(1))
     assert driver.wait_for(ComparisonEnded).reason == "step 2 is not before the live one any more"
+
+
+def test_a_branch_that_is_deleted_is_no_other_side(driver: Driver) -> None:
+    """At once, not with the next step only."""
+    driver.send(prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.send(GoTo(1), Step())
+    driver.wait_for(StepRecord, 5)
+    driver.send(StartComparison(0, OtherStep(2)))
+    driver.wait_for(ComparisonStarted)
+    driver.send(DeleteBranch(2))
+    assert driver.wait_for(ComparisonEnded).reason == "step 2 was deleted"
 
 
 def test_of_an_earlier_step_only_the_rows_are_compared(driver: Driver) -> None:

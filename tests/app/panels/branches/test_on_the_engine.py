@@ -208,6 +208,11 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert panel.opponents.currentText() == f"{other} · step {STEPS}", "named, though it was not chosen there"
     mode = f"{compared.a.cache} · float32"
     assert panel.sides.text() == f"A: {one} · now · {mode}     B: {other} · step {STEPS} · {mode}"
+    driver.window.branches.named.emit(models.history.branch_of(STEPS).first, "a dragon")
+    driver.wait_until_idle()
+    assert panel.opponents.currentText() == f"a dragon · step {STEPS}"
+    assert panel.sides.text().endswith(f"B: a dragon · step {STEPS} · {mode}")
+    driver.window.branches.named.emit(models.history.branch_of(STEPS).first, "")
     shared = models.timeline.num_tokens(0, 3)
     steps = models.comparison.steps
     assert [one.num_tokens for one in steps if one.divergence is None][-1] == shared
@@ -228,6 +233,18 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert models.comparison.refusal == ended, "a moment compared with itself"
     assert panel.opponents.currentText() == "Dynamic", "what was chosen before"
     go(driver, 9)
+
+
+def test_an_earlier_step_of_the_live_branch_is_no_other_branch(driver: Driver) -> None:
+    """Although the tree names what is before step 3 by another text than what is behind it."""
+    models, panel = driver.models, driver.window.compare()
+    panel.compare_with(OtherStep(2))
+    driver.wait_until_idle(lambda: models.comparison.now is not None)
+    assert models.history.branch_of(2) != models.history.branch_of(TIP)
+    assert panel.opponents.currentText() == "step 2"
+    assert panel.sides.text().startswith("A: now · ")
+    driver.intents.send(EndComparison())
+    driver.wait_until_idle(lambda: models.comparison.now is None)
 
 
 def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> None:
