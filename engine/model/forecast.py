@@ -15,7 +15,7 @@ from safetensors import safe_open
 from engine.device import free_bytes, release_memory
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.model.device import Placement, place, split_devices
+from engine.model.device import Placement, place, split_devices, why_no_format
 from engine.model.source import WEIGHTS as ADAPTER_FILE
 from engine.model.source import ModelSource, find_source
 from engine.model.weights import build_shape
@@ -127,8 +127,10 @@ def out_of_memory_text(spec: ModelSpec, source: ModelSource, freed_bytes: int) -
 def too_large_text(source: ModelSource, placement: Placement, freed_bytes: int) -> str:
     """The message that a model's weights are too large, with the remedies that would help."""
     needed, free = needed_bytes(source, placement), free_on(placement)
-    smaller = {words: needed_bytes(source, other) for words, other in smaller_placements(placement)}
+    placements = smaller_placements(source, placement)
+    smaller = {words: needed_bytes(source, other) for words, other in placements.items()}
     enough = [words for words, num_bytes in smaller.items() if num_bytes <= min(free, needed)]
+    why_not_yet = {why for words in enough if (why := why_no_format(placements[words].weights))}
     too_little = ""
     if smaller and not enough:
         least = min(smaller, key=smaller.__getitem__)
@@ -140,17 +142,20 @@ def too_large_text(source: ModelSource, placement: Placement, freed_bytes: int) 
         f"with room for a forward beside them, and {size(free)} are free on "
         f"{'all GPUs' if placement.is_split else placement.device}{too_little}: "
         f"{', '.join(['take ' + enough[0], *enough[1:], 'or ' + last]) if enough else last}."
+        f"{''.join(f' Weights in fewer bits: {why}.' for why in why_not_yet)}"
     )
 
 
-def smaller_placements(placement: Placement) -> list[tuple[str, Placement]]:
-    """What would take less memory, in words: weights in fewer bits, a narrower dtype."""
+def smaller_placements(source: ModelSource, placement: Placement) -> dict[str, Placement]:
+    """What would take less memory, by its words: weights in fewer bits, but not below an adapter; a narrower dtype."""
+    found: dict[str, Placement] = {}
+    if placement.weights == "stored" and source.adapter is None:
+        coded = [row.name for row in WEIGHTS.values() if row.bits]
+        found = {f"{name} weights": dataclasses.replace(placement, weights=name) for name in coded}
     narrower = dataclasses.replace(placement, dtype=torch.bfloat16)
-    found = [("a narrower dtype", narrower)] if placement.dtype.itemsize > narrower.dtype.itemsize else []
-    if placement.weights != "stored":
-        return found
-    coded = [row.name for row in WEIGHTS.values() if row.bits]
-    return [*((f"{name} weights", dataclasses.replace(placement, weights=name)) for name in coded), *found]
+    if placement.dtype.itemsize > narrower.dtype.itemsize:
+        found["a narrower dtype"] = narrower
+    return found
 
 
 def free_on(placement: Placement) -> int:

@@ -233,18 +233,44 @@ def test_layers_on_several_devices_are_told_one_by_one() -> None:
 def test_only_what_would_fit_is_advised_for_a_model_that_does_not(
     monkeypatch: pytest.MonkeyPatch, free: float, freed: float, said: str
 ) -> None:
-    """A GiB of numbers in linear layers: 4 GiB in float32, 1 in int8, and 0.75 in int4 with scales and offsets."""
+    text = said_of_a_large_model(monkeypatch, free, freed)
+    assert "its weights take 4.0 GiB in float32" in text
+    assert text.endswith(said)
+    assert "are free on all GPUs" in said_of_a_large_model(monkeypatch, free, freed, is_split=True)
+
+
+def said_of_a_large_model(
+    monkeypatch: pytest.MonkeyPatch,
+    free: float,
+    freed: float = 0,
+    why: str = "",
+    adapter: str | None = None,
+    **more: bool,
+) -> str:
+    """Of one with a GiB of numbers in linear layers: 4 GiB in float32, 1 in int8, and 0.75 in int4 with scales and
+    offsets. `why` are these formats not to be had."""
     monkeypatch.setattr(forecast_module, "free_on", lambda placement: int(free * 2**30))
+    monkeypatch.setattr(forecast_module, "why_no_format", lambda name: "" if name == "stored" else why)
     monkeypatch.setattr(
         forecast_module, "tensors_of", lambda source, *, is_coded: [WeightTensor((1 << 15, 1 << 15), is_linear=True)]
     )
-    placement = Placement(torch.device("cuda", 1), torch.float32)
-    text = forecast_module.too_large_text(cast(Any, SimpleNamespace(name="a model")), placement, int(freed * 2**30))
-    assert "its weights take 4.0 GiB in float32" in text
-    assert text.endswith(said)
-    split = Placement(placement.device, placement.dtype, is_split=True)
-    assert "are free on all GPUs" in forecast_module.too_large_text(
-        cast(Any, SimpleNamespace(name="a model")), split, 0
+    source = SimpleNamespace(name="a model", adapter=adapter)
+    placement = Placement(torch.device("cuda", 1), torch.float32, **more)
+    return forecast_module.too_large_text(cast(Any, source), placement, int(freed * 2**30))
+
+
+def test_what_weights_in_fewer_bits_need_is_said_where_they_are_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it they would be as stored, and again too large."""
+    text = said_of_a_large_model(monkeypatch, 1.5, why="torchao is not installed")
+    assert text.endswith(
+        "take int8 weights, int4 weights, or take a smaller model. Weights in fewer bits: torchao is not installed."
+    )
+    assert "torchao" not in said_of_a_large_model(monkeypatch, 0.2, why="torchao is not installed")
+
+
+def test_below_an_adapter_no_weights_in_fewer_bits_are_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said_of_a_large_model(monkeypatch, 1.5, adapter="lora").endswith(
+        "too little for a narrower dtype too (2.0 GiB): take a smaller model."
     )
 
 
@@ -256,7 +282,7 @@ def test_a_shape_of_any_size_but_a_tiny_one_is_refused_where_it_does_not_fit(
     monkeypatch.setattr(forecast_module, "free_on", lambda placement: 100)
     monkeypatch.setattr(forecast_module, "tensors_of", lambda source, *, is_coded: [WeightTensor((width, width))])
     config = LlamaConfig(num_hidden_layers=2, hidden_size=width, num_attention_heads=1)
-    source = SimpleNamespace(folder=None, config=config, name="a shape")
+    source = SimpleNamespace(folder=None, config=config, name="a shape", adapter=None)
     placement = Placement(torch.device("cpu"), torch.float32)
     with pytest.raises(InputError, match="not enough memory for a shape") if is_refused else nullcontext():
         forecast_module.check_fits(cast(Any, source), placement, 0)
