@@ -82,6 +82,8 @@ class JournalFile:
 def add_to(path: Path, *entries: JournalEntry) -> None:
     """Add entries to the journal of a window that is gone, in place of a torn last line. Raises `OSError`."""
     with open(path, "r+b") as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            raise OSError(f"'{path}' is empty, and no journal any more.")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             end = content.rfind(b"\n") + 1
         stream.seek(end)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from engine.errors import InputError
 from engine.saved.document import ReadSession, is_session, pieces, read_session, write_session
-from engine.saved.journal import JournalFile, read_lines
+from engine.saved.journal import JournalFile, add_to, line_of, read_lines
 from engine.saved.named import decoded, encoded
 from engine.saved.session import JournalEntry, SavedSession, SessionBuilder, entries_of
 from engine.spec.edit import BiasLogits
@@ -24,6 +24,9 @@ from tests.engine.saved.trees import MODEL, sessions
 FILES = settings(
     max_examples=effort(50, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+
+
+LATER = JournalEntry(draft="later")
 
 
 def journal_of(session: SavedSession, path: Path) -> bytes:
@@ -81,6 +84,22 @@ def test_a_journal_torn_at_any_byte_has_every_line_that_was_whole(tmp_path: Path
             builder.add(entry)
         assert lines[1] == builder.session(), length
         assert lines[2] == ""
+
+
+def test_an_entry_that_is_added_takes_the_place_of_a_torn_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    content = journal_of(small(), path)
+    for length in range(content.index(b"\n") + 1, len(content) + 1):
+        path.write_bytes(content[:length])
+        add_to(path, LATER)
+        assert path.read_bytes() == content[: content.rindex(b"\n", 0, length) + 1] + line_of(encoded(LATER))
+        lines = read_lines(path.read_bytes())
+        assert lines is not None
+        assert (lines[1].draft, lines[2]) == ("later", "")
+    path.write_bytes(b"")
+    with pytest.raises(OSError, match="is empty"):
+        add_to(path, LATER)
+    assert path.read_bytes() == b""
 
 
 def test_a_byte_that_is_another_is_found_wherever_it_stands(tmp_path: Path) -> None:
