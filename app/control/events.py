@@ -153,6 +153,10 @@ class EventHandlers(QObject):
         self._models.pages.restart()
         if self._requests.replaying.is_going_on:
             return  # what is on the screen stays
+        self._clear()
+
+    def _clear(self) -> None:
+        """Show nothing of the history that the engine has no more."""
         self._models.bookmarks.set_all(())
         self._models.timeline.clear()
         self._models.pictures.clear()
@@ -258,6 +262,11 @@ class EventHandlers(QObject):
 
     def _on_failed(self, failure: events.Failed) -> None:
         """If whoever asked shows the failure itself, leave it to that; otherwise show it in the status line."""
+        replaying = self._requests.replaying
+        if replaying.is_going_on:
+            self.status.write()  # which says whether it has its model
+            if replaying.refused(failure):
+                self._clear()
         if not self._sender.take(failure) and not self._requests.pictures.refused(failure):
             self._models.status.fail(failure.message)
 

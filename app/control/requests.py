@@ -207,6 +207,7 @@ class Replaying:
         self._models = models
         self._sender = sender
         self._asked: Redo | None = None  # the command that is not answered yet
+        self._id = 0  # under which it was sent last
         self._is_held = False  # whether it is sent once a load of the model has ended
 
     @property
@@ -227,7 +228,7 @@ class Replaying:
             return
         self._is_held = after_load
         if not after_load:
-            self._sender.post(self._asked)
+            self._id = self._sender.post(self._asked)
         self._models.status.notify("The engine begins again: its steps are done once more")
 
     def forget(self) -> None:
@@ -241,7 +242,15 @@ class Replaying:
             self.forget()
         elif self._is_held and self._asked is not None:
             self._is_held = False
-            self._sender.post(self._asked)
+            self._id = self._sender.post(self._asked)
+
+    def refused(self, failure: Failed) -> bool:
+        """Give up the replay if it is what an engine that has its model refuses; returns whether it was that."""
+        is_refused = self._asked is not None and failure.reply_to == self._id
+        if is_refused and self._models.status.now.model is not None:
+            self.forget()
+            return True
+        return False
 
     def take(self, event: Redone) -> None:
         """Say in the status line how far the replay got, and how exact it is."""

@@ -13,7 +13,7 @@ from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import Redo, StopSequence, TakePicture, Tokenize, Watch
-from engine.wire.events import EngineLost, Redone, Restarted, StateChanged, StepRedone, WentTo
+from engine.wire.events import EngineLost, Failed, Redone, Restarted, StateChanged, StepRedone, WentTo
 from engine.wire.pages import PageAllocated, PoolStep
 from engine.wire.records import SequenceAdded, SequenceStopped
 from engine.wire.status import SequenceInfo
@@ -109,6 +109,22 @@ def test_while_steps_are_repeated_nothing_is_called_live(running: Shell, engine:
     redone(running, engine, 20, 21)
     assert sequence_status(models).words == "live"
     assert wall.provenance(wall.state).words == "live cache"
+
+
+def test_where_steps_cannot_be_repeated_the_engine_is_told_as_it_is(running: Shell, engine: FakeEngine) -> None:
+    """As after a snapshot without its steps was gone on with: the engine has no sequence, and says why."""
+    lose(running, engine)
+    begin_again(running)
+    loaded(running, engine)
+    engine.status = replace(samples.status(), sequences=(), step=None)
+    why = "The run went on from a snapshot: open that again."
+    engine.emit(Failed(why, reply_to=engine.id_of(Redo)), StateChanged(engine.status))
+    turn(running)
+    models = running.models
+    assert models.status.failure == why
+    assert sequence_status(models).words == "ready"
+    assert not models.status.now.sequences
+    assert len(models.timeline) == 0
 
 
 def test_every_step_of_the_timeline_is_done_once_more_and_stays_on_the_screen(
