@@ -12,13 +12,12 @@ from app.kit.facts import Fact
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels import bytes as ledger
-from app.panels import timings
 from app.panels.bytes import layer_cells
-from engine.wire.records import ByteGap, CacheBytes, LayerBytes
+from engine.wire.records import ByteGap, CacheBytes, Floats, LayerBytes
 from tests.app import samples
 
 
-def table(*totals: float) -> timings.Millis:
+def table(*totals: float) -> Floats:
     return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
 
 

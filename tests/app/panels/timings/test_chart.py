@@ -13,11 +13,11 @@ from PySide6.QtWidgets import QApplication
 from app.draw.axis import StepAxis
 from app.kit.chart import Painted, PlotFrame
 from app.kit.theme import DARK
-from app.panels import timings
 from app.panels.timings import timing_chart
+from engine.wire.records import Floats
 
 
-def table(*totals: float) -> timings.Millis:
+def table(*totals: float) -> Floats:
     return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
 
 

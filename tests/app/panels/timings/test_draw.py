@@ -9,18 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from app.panels import timings
-from engine.wire.records import LayerTimes, Timings
+from engine.wire.records import Floats, LayerTimes, Timings
 from tests.app import samples
 
 COLOURS = (0xFF000001, 0xFF000002, 0xFF000003, 0xFF000004)
 
 
-def table(*totals: float) -> timings.Millis:
+def table(*totals: float) -> Floats:
     return np.array([[t / 2, t / 4, t / 8, t / 8] for t in totals], np.float32)
 
 
 def paint(
-    millis: timings.Millis, is_prefill: np.ndarray, x_range: tuple[float, float], width: int, height: int, full: float
+    millis: Floats, is_prefill: np.ndarray, x_range: tuple[float, float], width: int, height: int, full: float
 ) -> timings.Bars:
     return timings.paint(millis, is_prefill, x_range, full, (width, height), COLOURS)
 
