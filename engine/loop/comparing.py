@@ -100,7 +100,7 @@ class Comparing:
             self.end("its sequence is gone")
             return
         for step in steps:
-            if step is not None and (why := self._why_gone(session, step)):
+            if step is not None and (why := self._why_gone(session, step, needs_live=needs_live)):
                 self.end(why)
                 return
         try:
@@ -113,12 +113,15 @@ class Comparing:
             self._reporter.fail(error, "the other run of a comparison", is_asked=False)
             self.end("its other run failed")
 
-    def _why_gone(self, session: Session, step: int) -> str:
-        """Why a step can no longer be compared with; empty where it can."""
+    def _why_gone(self, session: Session, step: int, *, needs_live: bool) -> str:
+        """Why a step can no longer be compared with; empty where it can. `needs_live`: it is compared with the live
+        one, and not with another step."""
         tree = session.history.tree
         if step not in tree:
             return f"step {step} was deleted"
         is_earlier = self._comparison is not None and self._comparison.compares_with_now
+        if not needs_live:
+            return ""
         is_on_path = tree.is_on_path(step, session.last_step)
         if is_earlier and not is_on_path:
             return f"step {step} is not before the live one any more"

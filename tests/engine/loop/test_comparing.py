@@ -210,6 +210,20 @@ def test_a_branch_that_is_deleted_is_no_other_side(driver: Driver) -> None:
     assert driver.wait_for(ComparisonEnded).reason == "step 2 was deleted"
 
 
+def test_two_steps_stay_compared_wherever_the_live_one_is(driver: Driver) -> None:
+    begun(driver, OtherStep(1, 3))
+    driver.send(Step())
+    driver.wait_for(StepRecord, 5)
+    driver.send(GoTo(2))
+    driver.wait_for(WentTo)
+    driver.send(TakePicture(WallRequest(0, 13, 13, "keys", False, 16, 16), "difference", id=70))
+    driver.wait_for(WallPicture)
+    driver.rest()
+    assert not driver.of(ComparisonEnded)
+    driver.send(GoTo(0), DeleteBranch(1))
+    assert driver.wait_for(ComparisonEnded).reason == "step 1 was deleted"
+
+
 def test_of_an_earlier_step_only_the_rows_are_compared(driver: Driver) -> None:
     """Its numbers and those of the same step of side A are one and the same."""
     started = begun(driver, OtherStep(2))
