@@ -120,8 +120,8 @@ def chosen_words(token: ChosenToken) -> str:
 def written_words(part: WrittenRows) -> str:
     """`6 rows written, 1 in each of 6 layers · 96 older ones written anew · 12 evicted · 1 new page`."""
     layers = counted(part.num_layers, "layer")
-    is_alike = part.num_layers > 1 and part.num_written % part.num_layers == 0
-    where = f", {thousands(part.num_written // part.num_layers)} in each of {layers}" if is_alike else f" in {layers}"
+    count = part.num_in_each if part.num_layers > 1 else None
+    where = f" in {layers}" if count is None else f", {thousands(count)} in each of {layers}"
     words = [f"{counted(part.num_written, 'row')} written{where}"]
     if part.num_rewritten:
         words.append(f"{counted(part.num_rewritten, 'older one')} written anew")

@@ -436,4 +436,5 @@ def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -
     gone = sum(len(delta.left_window) + sum(went.shape[1] for went in delta.evicted) for delta in deltas)
     pages = sum(isinstance(e, PageAllocated) and e.seq_id == part.seq_id for e in record.page_events)
     written = [len(delta.written) for delta in deltas if delta.written]
-    return WrittenRows(part.seq_id, sum(written), changed, gone, pages, len(written))
+    in_each = written[0] if len(set(written)) == 1 else None
+    return WrittenRows(part.seq_id, sum(written), changed, gone, pages, len(written), in_each)

@@ -81,7 +81,7 @@ class Chosen(Variant, frozen=True):
 class WrittenRows(Nested, frozen=True):
     """What a step changed in the cache of a sequence, summed over its layers: rows written, in `num_layers` of them;
     older rows whose numbers changed (coded late, sinks rotated, computed again); rows evicted by a rule or a window;
-    and pages added."""
+    and pages added. `num_in_each`: the rows written in each of these layers; None if not all write equally many."""
 
     seq_id: int
     num_written: int
@@ -89,6 +89,7 @@ class WrittenRows(Nested, frozen=True):
     num_evicted: int
     num_new_pages: int
     num_layers: int
+    num_in_each: int | None = None
 
 
 class Written(Variant, frozen=True):

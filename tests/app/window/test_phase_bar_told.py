@@ -65,8 +65,8 @@ PHASES: dict[str, StepPhase] = {
     "the most probable": Chosen(
         (ChosenToken(0, candidates(3, 5)[0].token_id, " sat", candidates(3, 5), 1.5, 12, None),)
     ),
-    "written": Written((WrittenRows(0, 6, 0, 0, 0, 6),)),
-    "much changed": Written((WrittenRows(0, 6, 96, 12, 2, 6), WrittenRows(1, 1, 1, 1, 1, 1))),
+    "written": Written((WrittenRows(0, 6, 0, 0, 0, 6, 1),)),
+    "much changed": Written((WrittenRows(0, 6, 96, 12, 2, 6, 1), WrittenRows(1, 1, 1, 1, 1, 1))),
 }
 
 

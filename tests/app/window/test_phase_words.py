@@ -38,13 +38,16 @@ def test_one_of_each_is_no_plural() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_written", "num_layers", "words"),
+    ("num_written", "num_layers", "in_each", "words"),
     [
-        (6, 6, "6 rows written, 1 in each of 6 layers"),
-        (24, 6, "24 rows written, 4 in each of 6 layers"),
-        (33, 6, "33 rows written in 6 layers"),  # cross layers write the source, the others one token
-        (0, 0, "0 rows written in 0 layers"),
+        (6, 6, 1, "6 rows written, 1 in each of 6 layers"),
+        (24, 6, 4, "24 rows written, 4 in each of 6 layers"),
+        (36, 6, None, "36 rows written in 6 layers"),  # cross layers write the source, the others one token
+        (4, 1, 4, "4 rows written in 1 layer"),
+        (0, 0, None, "0 rows written in 0 layers"),
     ],
 )
-def test_rows_are_said_to_be_counted_layer_by_layer(num_written: int, num_layers: int, words: str) -> None:
-    assert written_words(WrittenRows(0, num_written, 0, 0, 0, num_layers)) == f"{words} · none evicted"
+def test_rows_are_said_to_be_counted_layer_by_layer(
+    num_written: int, num_layers: int, in_each: int | None, words: str
+) -> None:
+    assert written_words(WrittenRows(0, num_written, 0, 0, 0, num_layers, in_each)) == f"{words} · none evicted"

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from engine.session.session import Session
+from engine.spec.cache import PRESETS
+from engine.spec.sampling import Prompt
 from engine.wire.pictures import (
     AttentionPicture,
     AttentionRequest,
@@ -20,6 +22,7 @@ from engine.wire.pictures import (
 from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from tests.engine.session.phases import MODES, PHASES, phased
 from tests.engine.session.sessions import facts, prepared, same, started, tensors
+from tests.engine.tiny import model_of, prompt_ids
 
 
 def layers_of(session: Session) -> int:
@@ -179,7 +182,18 @@ def test_what_each_phase_knows() -> None:
     assert isinstance(last, Written)
     written = last.sequences[0]
     assert (written.num_written, written.num_rewritten, written.num_evicted, written.num_new_pages) == (2, 0, 0, 1)
-    assert written.num_layers == 2
+    assert (written.num_layers, written.num_in_each) == (2, 1)
+
+
+def test_layers_that_write_different_numbers_of_rows_are_not_said_to_write_alike() -> None:
+    """The encoder's layers write the source, the decoder's a token, even where these divide evenly."""
+    session = Session(model_of("bart"), PRESETS["growing"].spec)
+    session.submit(Prompt(token_ids=prompt_ids(7, 3)))
+    _, seen = phased(session)
+    last = seen[-1].phase
+    assert isinstance(last, Written)
+    written = last.sequences[0]
+    assert (written.num_written, written.num_layers, written.num_in_each) == (16, 4, None)
 
 
 def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> None:
