@@ -118,7 +118,11 @@ class WholeNumber(Refuses, QSpinBox):
 
 
 class DecimalNumber(Refuses, QDoubleSpinBox):
-    """The same for a number with decimals: Qt has a class for each."""
+    """The same for a number with decimals: Qt has a class for each. A comma is a point, as on many keypads: Qt would
+    read `0,7` as 7."""
+
+    def validate(self, text: str, cursor: int) -> tuple[QValidator.State, str, int]:
+        return super().validate(text.replace(",", "."), cursor)
 
 
 def whole_field(

@@ -56,6 +56,9 @@ def test_numbers_are_written_and_read_as_everywhere_in_the_window(qapp: QApplica
     typed(rows, "2,048")
     typed(share, "0.5")
     assert (rows.value(), share.value()) == (2048, 0.5)
+    share.selectAll()
+    QTest.keyClicks(share, "0,7")
+    assert (share.text(), share.value()) == ("0.7", 0.7)
 
 
 def test_a_dialog_stays_open_and_says_which_number_it_did_not_take(qapp: QApplication) -> None:

@@ -68,11 +68,13 @@ def says(driver: Driver, text: str) -> None:
 def asks(driver: Driver, send: Callable[[], object]) -> None:
     """Send: the answer begins, as a run that is paused once the conversation is read."""
     before = driver.models.selection.now.seq_id if driver.models.timeline.latest is not None else None
+    driver.intents.send(commands.SetPace(0.001, None))  # it does not end before it is seen, however busy the machine
     send()
     status, selection = driver.models.status, driver.models.selection
     driver.until(lambda: selection.now.seq_id != before and driver.has_chosen() and status.now.running)
     driver.window.actions_["run.run"].trigger()
     driver.wait_until_idle(driver.has_chosen)
+    driver.shell.set_pace(USUAL_PACE)
 
 
 def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None:
@@ -215,7 +217,8 @@ def test_the_conversation_of_the_selected_sequence_is_in_the_editor(driver: Driv
     first = selection.now.seq_id
     chat.new_line.click()
     write(driver, "bye")
-    asks(driver, actions["prompt.add"].trigger)
+    actions["prompt.add"].trigger()  # it is read, and not answered
+    driver.wait_until_idle(lambda: selection.now.seq_id != first)
     for seq_id, words in ((first, "hi"), (selection.now.seq_id, "bye")):
         selection.update(seq_id=seq_id)
         QApplication.processEvents()
